@@ -1,0 +1,208 @@
+package box
+
+import "time"
+
+// Names of the contract with callers. They are stable: the Canvas backend, the
+// command line and the web page speak them.
+const (
+	WorkflowType = "Box"
+	TaskQueue    = "boxkeeper"
+
+	UpdateConnect       = "connect"
+	UpdateRelease       = "release"
+	UpdateRenew         = "renew"
+	UpdateSuspend       = "suspend"
+	UpdateResume        = "resume"
+	UpdateReclaim       = "reclaim"
+	UpdateExport        = "export"
+	UpdateRequestDelete = "request-delete"
+	UpdateSetPolicy     = "set-policy"
+	UpdateKeep          = "keep"
+	UpdateFreeze        = "freeze"
+
+	SignalConfirmDelete = "confirm-delete"
+	SignalCancelDelete  = "cancel-delete"
+	SignalRelease       = "release"
+	SignalRenew         = "renew"
+	SignalActivity      = "activity"
+	SignalObserved      = "observed"
+
+	QueryStatus = "status"
+	QueryWhy    = "why"
+
+	SearchProvider       = "BoxProvider"
+	SearchState          = "BoxState"
+	SearchOwner          = "BoxOwner"
+	SearchNextActionAt   = "BoxNextActionAt"
+	SearchSuspendedSince = "BoxSuspendedSince"
+	SearchEpoch          = "BoxEpoch"
+)
+
+// WorkflowID returns the id of the workflow that owns a workspace.
+func WorkflowID(workspace string) string { return "box/" + workspace }
+
+// ActivityQueue returns the task queue of one provider instance's activities.
+func ActivityQueue(instance string) string { return TaskQueue + "-" + instance }
+
+// HolderKind says what keeps a box awake.
+type HolderKind string
+
+// The kinds of holder.
+const (
+	HolderConnection HolderKind = "connection"
+	HolderOperation  HolderKind = "operation"
+)
+
+// Request is what every update carries.
+type Request struct {
+	// ID makes the update idempotent: a repeated id gets the first answer, also
+	// after the workflow continued as new. 1 to 128 printable characters.
+	ID string `json:"request_id"`
+	// By is an opaque id of who asks.
+	By string `json:"by,omitzero"`
+}
+
+// ConnectRequest takes or renews a hold, and wakes the box if needed.
+type ConnectRequest struct {
+	Request
+	HolderID string     `json:"holder_id"`
+	Kind     HolderKind `json:"kind,omitzero"`   // default connection
+	Origin   string     `json:"origin,omitzero"` // where it comes from, for "why"; default By
+	Lease    Duration   `json:"lease,omitzero"`  // default policy.holder_lease; at most policy.max_run
+}
+
+// ConnectAnswer says how far the box is; it never waits for the wake.
+type ConnectAnswer struct {
+	State       State     `json:"state"`
+	HolderID    string    `json:"holder_id"`
+	LeaseUntil  time.Time `json:"lease_until"`
+	GatewayPath string    `json:"gateway_path"`
+	// RetryAfter is when to ask again; zero when the box is ready.
+	RetryAfter Duration `json:"retry_after,omitzero"`
+}
+
+// ReleaseRequest ends a hold. Ending one that is gone is success.
+type ReleaseRequest struct {
+	Request
+	HolderID string `json:"holder_id"`
+}
+
+// RenewRequest extends a hold; it never shortens it.
+type RenewRequest struct {
+	Request
+	HolderID string   `json:"holder_id"`
+	Lease    Duration `json:"lease,omitzero"`
+}
+
+// ActionAnswer says where a suspend, resume, keep or freeze stands; follow it
+// with the status query.
+type ActionAnswer struct {
+	State  State  `json:"state"`
+	Kept   bool   `json:"kept,omitzero"`
+	Frozen bool   `json:"frozen,omitzero"`
+	Text   string `json:"text"`
+}
+
+// ReclaimAsk asks for one pass now, or a dry run.
+type ReclaimAsk struct {
+	Request
+	ReclaimRequest
+}
+
+// RequestDeleteAsk asks what a deletion would lose.
+type RequestDeleteAsk struct {
+	Request
+	// Undo keeps the box for this long after the confirmation; the default is
+	// none for a deletion that a person asks for, and policy.undo at expiry.
+	Undo Duration `json:"undo,omitzero"`
+}
+
+// Loss is what a person is shown before they confirm: what there is, how old
+// that knowledge is, and what an export holds of it.
+type Loss struct {
+	Workspace     string   `json:"workspace"`
+	Epoch         int      `json:"epoch"`
+	Conversations int      `json:"conversations"`
+	Events        int      `json:"events"`
+	LastUse       Duration `json:"last_use_age"`
+	// ScanAge is how old the numbers above are; "never" when nothing was read.
+	ScanAge Duration `json:"scan_age"`
+	// Covered says that a verified export holds all of the history above.
+	Covered bool     `json:"covered"`
+	Export  Receipt  `json:"export,omitzero"`
+	Undo    Duration `json:"undo,omitzero"`
+	// NotExported names what no export holds, in sentences.
+	NotExported []string  `json:"not_exported"`
+	Token       string    `json:"confirmation_token"`
+	Expires     time.Time `json:"token_expires"`
+}
+
+// ConfirmDelete is the signal of a person who saw a [Loss]. It is durable with
+// no worker up; status.last_confirmation says what became of it.
+type ConfirmDelete struct {
+	Token string `json:"token"`
+	By    string `json:"by,omitzero"`
+	// WithoutHistory accepts that history which no export holds is lost.
+	WithoutHistory bool `json:"without_history,omitzero"`
+}
+
+// CancelDelete takes a request or a confirmation back, until the provider was
+// told to destroy the box.
+type CancelDelete struct {
+	By string `json:"by,omitzero"`
+}
+
+// Confirmation is what became of the last confirm-delete signal.
+type Confirmation struct {
+	Token    string    `json:"token"`
+	At       time.Time `json:"at"`
+	By       string    `json:"by,omitzero"`
+	Accepted bool      `json:"accepted"`
+	Reason   Reason    `json:"reason"`
+}
+
+// SetPolicyAsk changes fields of the policy; zero fields keep their value.
+type SetPolicyAsk struct {
+	Request
+	Policy Policy `json:"policy"`
+}
+
+// SetPolicyAnswer shows the deadlines before and after.
+type SetPolicyAnswer struct {
+	Policy     Policy    `json:"policy"`
+	NextBefore time.Time `json:"next_action_before,omitzero"`
+	NextAfter  time.Time `json:"next_action_after,omitzero"`
+	Risks      []string  `json:"risks,omitzero"`
+}
+
+// SwitchAsk turns keep or freeze on or off.
+type SwitchAsk struct {
+	Request
+	On bool `json:"on"`
+}
+
+// ActivitySignal reports use from outside, as an age, and operations by id.
+type ActivitySignal struct {
+	IdleFor Duration `json:"idle_for,omitzero"` // zero means now
+	Origin  string   `json:"origin,omitzero"`
+	Begun   []string `json:"begun,omitzero"`
+	Ended   []string `json:"ended,omitzero"`
+}
+
+// ObservedSignal is what a watcher or a reconcile pass saw at the provider.
+type ObservedSignal struct {
+	ID          string      `json:"id,omitzero"`
+	Observation Observation `json:"observation"`
+}
+
+// Input is the argument of the workflow: the spec at the first start, and the
+// whole of the facts when it continues as new.
+type Input struct {
+	Spec Spec `json:"spec"`
+	// Capabilities is the provider's row as the starter knows it.
+	Capabilities Capabilities `json:"capabilities"`
+	// Carried is set by continue-as-new only.
+	Carried *Facts `json:"carried,omitzero"`
+	// TurnsPerRun forces continue-as-new after so many turns; tests only.
+	TurnsPerRun int `json:"turns_per_run,omitzero"`
+}

@@ -1,0 +1,172 @@
+package box
+
+import (
+	"fmt"
+	"time"
+)
+
+// CheckRequestDelete refuses a request to delete what is deleted.
+func (f *Facts) CheckRequestDelete(r RequestDeleteAsk) error {
+	if err := CheckRequest(r.Request); err != nil {
+		return err
+	}
+	if r.Undo.IsNever() {
+		return Invalidf("undo", "\"never\" is not allowed; freeze or keep the box instead")
+	}
+	if f.State == StateDeleting || f.State == StateBoxArchived {
+		return Errorf(ClassFailedPrecondition, "the box is %s already", f.State)
+	}
+	if f.deletionDue() {
+		return Errorf(ClassFailedPrecondition, "a deletion is confirmed already; cancel-delete takes it back")
+	}
+	return nil
+}
+
+// ScanBeforeDelete reports whether the box should be read before a person is
+// shown what a deletion would lose: only where that wakes nothing.
+func (f *Facts) ScanBeforeDelete() bool {
+	return f.State == StateRunning && !f.Look
+}
+
+// RequestDelete answers what a deletion would lose, and the token that a
+// confirmation must repeat. It wakes nothing and may be repeated: as long as
+// nothing changed, the token is the same.
+func (f *Facts) RequestDelete(r RequestDeleteAsk, now time.Time) Loss {
+	if !f.seenBefore(r.ID) || f.Deletion == nil {
+		undo := r.Undo
+		if undo == 0 && f.State == StateAwaitingConfirm {
+			undo = f.Policy.Undo
+		}
+		f.Deletion = &Deletion{
+			Token: ConfirmationToken(f.Spec.Workspace, f.Epoch, f.shown(), fmt.Sprint(f.DeletionCount)),
+			Shown: f.shown(), Epoch: f.Epoch, By: r.By, RequestedAt: now,
+			Expires: now.Add(f.Policy.TokenTTL.Std()), Undo: undo,
+		}
+	}
+	d := f.Deletion
+	loss := Loss{
+		Workspace: f.Spec.Workspace, Epoch: f.Epoch, LastUse: age(now, f.LastUse), ScanAge: Never,
+		Covered: f.covered(), Export: f.Receipt, Undo: d.Undo, Token: d.Token, Expires: d.Expires,
+	}
+	if f.Scan != nil {
+		loss.Conversations, loss.Events, loss.ScanAge = f.Scan.Conversations, f.Scan.Events, age(now, f.Scan.At)
+	}
+	if !loss.Covered {
+		loss.NotExported = append(loss.NotExported, "history since the newest export; it is exported before anything is destroyed, or the deletion waits")
+	}
+	loss.NotExported = append(loss.NotExported, "files in the workspace: this version exports the conversations only, so push or copy what you need")
+	return loss
+}
+
+// ConfirmDelete takes a person's confirmation. A refusal is recorded where
+// status shows it, since a signal has no answer.
+func (f *Facts) ConfirmDelete(s ConfirmDelete, now time.Time) {
+	refuse := func(code ReasonCode, text string) {
+		f.Confirmation = &Confirmation{Token: s.Token, At: now, By: s.By, Reason: Reason{code, text}}
+	}
+	d := f.Deletion
+	switch {
+	case d == nil:
+		refuse(ReasonRefused, "no deletion was requested; request one and confirm what it shows")
+		return
+	case d.Confirmed && s.Token == d.Token:
+		d.WithoutHistory = d.WithoutHistory || s.WithoutHistory
+		f.unblock(now)
+		return
+	case s.Token != d.Token:
+		refuse(ReasonRefused, "the token is not of the newest request; look again and confirm what that shows")
+		return
+	case !now.Before(d.Expires):
+		refuse(ReasonRefused, "the token has expired; request the deletion again")
+		return
+	case d.Shown != f.shown() && !s.WithoutHistory:
+		refuse(ReasonHistoryChanged, "the box was used after what was shown; request the deletion again")
+		return
+	case f.Frozen:
+		refuse(ReasonFrozen, "the box is frozen; switch freeze off first")
+		return
+	}
+	d.Confirmed, d.ConfirmedAt, d.ConfirmedBy, d.WithoutHistory = true, now, s.By, s.WithoutHistory
+	f.ResumeWanted, f.SuspendWanted, f.Holders = nil, nil, nil
+	f.Confirmation = &Confirmation{Token: s.Token, At: now, By: s.By, Accepted: true, Reason: Reason{ReasonConfirmed, "accepted"}}
+	f.startDeletion(now, Reason{ReasonConfirmed, "confirmed by " + orElse(s.By, "its owner")})
+}
+
+// startDeletion moves a box that is not awake on its way to deletion. One that
+// is awake is drained and exported first, by its sequence.
+func (f *Facts) startDeletion(now time.Time, why Reason) {
+	f.Failure = nil
+	switch f.State {
+	case StateSuspended, StateAwaitingConfirm, StateDeleteBlocked, StateLost, StateCreateFailed:
+		if f.Deletion.Undo > 0 && f.State != StateLost && f.State != StateCreateFailed {
+			f.move(now, StateUndoWindow, why)
+			return
+		}
+		f.move(now, StateExporting, why)
+	case StateCreating, StateStarting, StateUnknown, StateResuming:
+		// A deletion beats recovery: what may exist is destroyed without waiting
+		// for it to come up. Nobody has worked in a box that never was ready.
+		f.Look = false
+		f.move(now, StateExporting, why)
+	case StateRunning, StateDraining, StateSuspending, StateMaintenanceWake, StateUndoWindow, StateExporting,
+		StateDeleting, StateBoxArchived:
+	}
+}
+
+// unblock goes on with a blocked deletion once its loss is accepted.
+func (f *Facts) unblock(now time.Time) {
+	if f.State == StateDeleteBlocked && f.Deletion.WithoutHistory {
+		f.Failure = nil
+		f.Confirmation = &Confirmation{Token: f.Deletion.Token, At: now, Accepted: true, Reason: Reason{ReasonWithoutHistory, "accepted: delete without history"}}
+		f.move(now, StateExporting, Reason{ReasonWithoutHistory, "a person accepted that history no export holds is lost"})
+	}
+}
+
+// CancelDelete takes a request or a confirmation back. Too late is recorded,
+// not undone.
+func (f *Facts) CancelDelete(s CancelDelete, now time.Time) {
+	d := f.Deletion
+	if d == nil {
+		return
+	}
+	why := Reason{ReasonCancelled, "taken back by " + orElse(s.By, "its owner")}
+	if d.Committed {
+		f.Confirmation = &Confirmation{Token: d.Token, At: now, By: s.By, Accepted: true, Reason: Reason{ReasonRefused, "too late to take back: the box is being deleted"}}
+		return
+	}
+	f.voidDeletion(why, now)
+}
+
+// voidDeletion ends a deletion that was not carried out and brings the box back
+// to rest. The next token differs, so a late copy of the old one does nothing.
+func (f *Facts) voidDeletion(why Reason, now time.Time) {
+	d := f.Deletion
+	f.Deletion = nil
+	f.DeletionCount++
+	f.Confirmation = &Confirmation{Token: d.Token, At: now, Reason: why}
+	switch f.State {
+	case StateUndoWindow, StateExporting, StateDeleteBlocked:
+		f.Failure = nil
+		switch {
+		case !f.SuspendedSince.IsZero():
+			f.freshClocks(now)
+			f.Look = true // a wake for an export may have been under way
+			f.move(now, StateSuspended, why)
+		case f.Ref.IsZero():
+			f.move(now, StateCreating, why)
+		default:
+			f.UndrainOwed, f.Look = true, true
+			f.move(now, StateUnknown, why)
+		}
+	case StateUnknown, StateCreating, StateCreateFailed, StateStarting, StateRunning, StateDraining, StateSuspending,
+		StateSuspended, StateResuming, StateMaintenanceWake, StateAwaitingConfirm, StateDeleting, StateBoxArchived, StateLost:
+	}
+}
+
+// age is how long before now t was; Never when t is unset.
+func age(now, t time.Time) Duration {
+	if t.IsZero() {
+		return Never
+	}
+	return Duration(max(now.Sub(t), 0).Round(time.Second))
+}

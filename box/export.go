@@ -1,0 +1,62 @@
+package box
+
+import (
+	"crypto/sha256"
+	"encoding/hex"
+	"fmt"
+	"slices"
+	"strings"
+)
+
+// ConversationMark is one conversation's share of a history digest.
+type ConversationMark struct {
+	ID     string `json:"id"` // 32 lower-case hex digits
+	Events int    `json:"events"`
+}
+
+// HistoryDigest fingerprints a history: the ids and the event counts, in any
+// order. Two equal digests mean that nothing was said in between.
+func HistoryDigest(marks []ConversationMark) string {
+	lines := make([]string, 0, len(marks))
+	for _, m := range marks {
+		lines = append(lines, fmt.Sprintf("%s %d\n", m.ID, m.Events))
+	}
+	slices.Sort(lines)
+	sum := sha256.Sum256([]byte(strings.Join(lines, "")))
+	return hex.EncodeToString(sum[:])
+}
+
+// Receipt is the proof of an export. It exists only after the manifest and
+// every object were read back from the store and matched.
+type Receipt struct {
+	Workspace string `json:"workspace"`
+	Epoch     int    `json:"epoch"`
+	// Key is the manifest's place in the export store.
+	Key string `json:"key"`
+	// SHA256 is the manifest's; it covers the sum of every object.
+	SHA256        string `json:"sha256"`
+	Bytes         int64  `json:"bytes"`
+	Conversations int    `json:"conversations"`
+	Events        int    `json:"events"`
+	// Digest is the HistoryDigest of what was exported.
+	Digest string `json:"digest"`
+	// Reused counts conversations that an earlier export held already.
+	Reused int `json:"reused,omitzero"`
+}
+
+// IsZero reports whether there is no export.
+func (r Receipt) IsZero() bool { return r == Receipt{} }
+
+// Covers reports whether the export holds all of a history with this digest,
+// for this box.
+func (r Receipt) Covers(epoch int, digest string) bool {
+	return !r.IsZero() && r.Epoch == epoch && digest != "" && r.Digest == digest
+}
+
+// ConfirmationToken returns the token that a confirmation must repeat: a
+// fingerprint of what the person was shown, not a secret. It binds the
+// workspace, the epoch, the history and the request.
+func ConfirmationToken(workspace string, epoch int, shown, request string) string {
+	sum := sha256.Sum256([]byte(fmt.Sprintf("%s\n%d\n%s\n%s", workspace, epoch, shown, request)))
+	return hex.EncodeToString(sum[:10])
+}

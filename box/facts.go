@@ -1,0 +1,349 @@
+package box
+
+import (
+	"slices"
+	"time"
+)
+
+// Bounds of what a workflow carries along, so that its state stays small.
+const (
+	maxTransitions = 40
+	maxSeen        = 64
+	maxHolders     = 256
+	maxResults     = 8
+)
+
+// lateBy is how late a deadline may be noticed before an outage is assumed and
+// one fresh window is given first.
+const lateBy = time.Minute
+
+// Facts is all that is known about one workspace. It is the state of the
+// workflow: it survives continue-as-new as JSON, and [Next] needs nothing
+// else. All times are the engine's; nothing here comes from a box's clock.
+type Facts struct {
+	Spec         Spec         `json:"spec"`
+	Policy       Policy       `json:"policy"` // effective
+	Capabilities Capabilities `json:"capabilities"`
+	Epoch        int          `json:"epoch"`
+	State        State        `json:"state"`
+	StateSince   time.Time    `json:"state_since"`
+	Ref          Ref          `json:"ref,omitzero"`
+
+	LastUse    time.Time `json:"last_use,omitzero"`
+	AwakeSince time.Time `json:"awake_since,omitzero"`
+	// IdleFloor is the earliest start of the idle clock: a changed policy, an
+	// unfreeze or an outage gives a fresh window.
+	IdleFloor time.Time `json:"idle_floor,omitzero"`
+	Holders   []Holder  `json:"holders,omitzero"`
+
+	SuspendedSince time.Time `json:"suspended_since,omitzero"`
+	// PausedClock is where the paused TTL counts from; later than
+	// SuspendedSince after an unfreeze or when keep was turned off.
+	PausedClock time.Time `json:"paused_clock,omitzero"`
+	// ExpiryFloor is the earliest expiry, set when a deadline came closer.
+	ExpiryFloor time.Time `json:"expiry_floor,omitzero"`
+	NoticedFor  time.Time `json:"noticed_for,omitzero"` // the deadline of the last notice
+	Reminders   int       `json:"reminders,omitzero"`
+	RemindedAt  time.Time `json:"reminded_at,omitzero"`
+
+	Scan      *Scan     `json:"scan,omitzero"`
+	Receipt   Receipt   `json:"receipt,omitzero"`
+	ReceiptAt time.Time `json:"receipt_at,omitzero"`
+	Reclaimed int64     `json:"reclaimed_bytes,omitzero"` // sum over all passes
+
+	Sequence      *Sequence     `json:"sequence,omitzero"`
+	SuspendWanted *Wish         `json:"suspend_wanted,omitzero"`
+	ResumeWanted  *Wish         `json:"resume_wanted,omitzero"`
+	Asks          []Ask         `json:"asks,omitzero"`    // reclaim, export and scan requests not yet done
+	Results       []Result      `json:"results,omitzero"` // answers of the last ones
+	Deletion      *Deletion     `json:"deletion,omitzero"`
+	DeletionCount int           `json:"deletion_count,omitzero"`
+	Confirmation  *Confirmation `json:"confirmation,omitzero"`
+
+	Kept      bool `json:"kept,omitzero"`
+	Frozen    bool `json:"frozen,omitzero"`
+	Unhealthy bool `json:"unhealthy,omitzero"`
+
+	// Steps counts the steps begun; it names attempts and ledger entries.
+	Steps   int      `json:"steps,omitzero"`
+	Failure *Failure `json:"failure,omitzero"`
+	// Repairs counts restarts of a box that ended by itself, since RepairedAt.
+	Repairs    int       `json:"repairs,omitzero"`
+	RepairedAt time.Time `json:"repaired_at,omitzero"`
+
+	Observed    Observation  `json:"observed,omitzero"`
+	ObservedAt  time.Time    `json:"observed_at,omitzero"`
+	Look        bool         `json:"look,omitzero"`         // the state must be read again
+	UndrainOwed bool         `json:"undrain_owed,omitzero"` // a drain of ours may still be on
+	Seen        []string     `json:"seen,omitzero"`
+	Transitions []Transition `json:"transitions,omitzero"`
+}
+
+// Holder is a bounded reason why a box may not be suspended now.
+type Holder struct {
+	ID      string     `json:"id"`
+	Kind    HolderKind `json:"kind"`
+	Origin  string     `json:"origin,omitzero"`
+	Epoch   int        `json:"epoch"`
+	Since   time.Time  `json:"since"`
+	Renewed time.Time  `json:"renewed"`
+	Until   time.Time  `json:"until"` // lease end; never after the hard maximum
+}
+
+// Scan is the last look into the box.
+type Scan struct {
+	At            time.Time `json:"at"`
+	Digest        string    `json:"digest"`
+	Conversations int       `json:"conversations"`
+	Events        int       `json:"events"`
+}
+
+// Wish is an explicit request to suspend or resume.
+type Wish struct {
+	RequestID string    `json:"request_id"`
+	By        string    `json:"by,omitzero"`
+	At        time.Time `json:"at"`
+}
+
+// AskKind says what an [Ask] wants.
+type AskKind string
+
+// The kinds of ask.
+const (
+	AskReclaim AskKind = "reclaim"
+	AskExport  AskKind = "export"
+	AskScan    AskKind = "scan"
+)
+
+// Ask is an update whose answer needs a step in the box.
+type Ask struct {
+	Kind    AskKind        `json:"kind"`
+	ID      string         `json:"request_id"`
+	By      string         `json:"by,omitzero"`
+	Reclaim ReclaimRequest `json:"reclaim,omitzero"`
+}
+
+// Result is the outcome of an [Ask], kept so that a repeated request id gets
+// the same answer.
+type Result struct {
+	ID      string         `json:"request_id"`
+	Reclaim *ReclaimReport `json:"reclaim,omitzero"`
+	Receipt *Receipt       `json:"receipt,omitzero"`
+	// Error is a refusal, with its class.
+	Error string `json:"error,omitzero"`
+	Class Class  `json:"class,omitzero"`
+}
+
+// Purpose says why the suspend steps run.
+type Purpose string
+
+// The purposes.
+const (
+	PurposeIdle        Purpose = "idle"        // an arriving user cancels it until the provider's call
+	PurposeExplicit    Purpose = "explicit"    // a person's suspend: the user waits, then wakes it
+	PurposeWall        Purpose = "wall"        // no holder stops it
+	PurposeDelete      Purpose = "delete"      // the box is deleted afterwards
+	PurposeMaintenance Purpose = "maintenance" // awake for an export only
+)
+
+// Sequence is how far the steps between awake and suspended have come.
+type Sequence struct {
+	Purpose   Purpose   `json:"purpose"`
+	Since     time.Time `json:"since"`
+	Quiet     bool      `json:"quiet,omitzero"`
+	Reclaimed bool      `json:"reclaimed,omitzero"`
+	Exported  bool      `json:"exported,omitzero"` // taken, or skipped with a reason
+	Committed bool      `json:"committed,omitzero"`
+	// Tries counts failures of the present step; past a bound a step that is not
+	// needed for safety is skipped.
+	Tries int      `json:"tries,omitzero"`
+	Skips []string `json:"skips,omitzero"`
+}
+
+// Deletion is a request to delete and how far it has come.
+type Deletion struct {
+	Token       string    `json:"token"`
+	Shown       string    `json:"shown"` // history digest the person saw
+	Epoch       int       `json:"epoch"`
+	By          string    `json:"by,omitzero"`
+	RequestedAt time.Time `json:"requested_at"`
+	Expires     time.Time `json:"expires"`
+	Undo        Duration  `json:"undo,omitzero"`
+	ByPolicy    bool      `json:"by_policy,omitzero"`
+
+	Confirmed      bool      `json:"confirmed,omitzero"`
+	ConfirmedAt    time.Time `json:"confirmed_at,omitzero"`
+	ConfirmedBy    string    `json:"confirmed_by,omitzero"`
+	WithoutHistory bool      `json:"without_history,omitzero"`
+	// Verified says that the export store was read back for this deletion.
+	Verified  bool `json:"verified,omitzero"`
+	Rejected  int  `json:"rejected,omitzero"`  // exports that did not verify
+	Committed bool `json:"committed,omitzero"` // the provider may have been told
+}
+
+// Failure is the last step that failed, and when it is tried again.
+type Failure struct {
+	Step    StepKind  `json:"step"`
+	Class   Class     `json:"class"`
+	Message string    `json:"message"`
+	Count   int       `json:"count"`
+	At      time.Time `json:"at"`
+	RetryAt time.Time `json:"retry_at,omitzero"`
+}
+
+// NewFacts returns the facts of a workspace at its first start. The spec must
+// be valid.
+func NewFacts(spec Spec, capabilities Capabilities, now time.Time) Facts {
+	f := Facts{Spec: spec, Policy: spec.Policy.Effective(), Capabilities: capabilities, Epoch: 1}
+	f.move(now, StateCreating, Reason{ReasonRequested, "asked for by " + orElse(spec.Owner, "its creator")})
+	return f
+}
+
+// move changes the state and records why. Moving to the present state records
+// nothing.
+func (f *Facts) move(now time.Time, to State, why Reason) {
+	if f.State == to {
+		return
+	}
+	f.Transitions = append(f.Transitions, Transition{At: now, From: f.State, To: to, Reason: why, Epoch: f.Epoch})
+	if extra := len(f.Transitions) - maxTransitions; extra > 0 {
+		f.Transitions = slices.Delete(f.Transitions, 0, extra)
+	}
+	f.State, f.StateSince = to, now
+	switch to {
+	case StateRunning, StateSuspended, StateAwaitingConfirm, StateUndoWindow, StateBoxArchived:
+		f.Failure = nil // what failed on the way is over
+	case StateUnknown, StateCreating, StateCreateFailed, StateStarting, StateDraining, StateSuspending, StateResuming,
+		StateMaintenanceWake, StateExporting, StateDeleting, StateDeleteBlocked, StateLost:
+	}
+}
+
+// seenBefore records a request id and reports whether it was known.
+func (f *Facts) seenBefore(id string) bool {
+	if slices.Contains(f.Seen, id) {
+		return true
+	}
+	f.Seen = append(f.Seen, id)
+	if extra := len(f.Seen) - maxSeen; extra > 0 {
+		f.Seen = slices.Delete(f.Seen, 0, extra)
+	}
+	return false
+}
+
+// ResultFor returns the outcome of the ask with this request id.
+func (f *Facts) ResultFor(id string) (Result, bool) {
+	for _, r := range slices.Backward(f.Results) {
+		if r.ID == id {
+			return r, true
+		}
+	}
+	return Result{}, false
+}
+
+func (f *Facts) finish(ask Ask, r Result) {
+	r.ID = ask.ID
+	f.Asks = slices.DeleteFunc(f.Asks, func(a Ask) bool { return a.ID == ask.ID })
+	f.Results = append(f.Results, r)
+	if extra := len(f.Results) - maxResults; extra > 0 {
+		f.Results = slices.Delete(f.Results, 0, extra)
+	}
+}
+
+// failAsks answers every pending ask with a refusal.
+func (f *Facts) failAsks(class Class, text string) {
+	for _, ask := range slices.Clone(f.Asks) {
+		f.finish(ask, Result{Class: class, Error: text})
+	}
+}
+
+// awake reports whether the box costs compute and a user can reach it.
+func (f *Facts) awake() bool {
+	switch f.State {
+	case StateRunning, StateDraining, StateStarting, StateMaintenanceWake:
+		return true
+	case StateUnknown, StateCreating, StateCreateFailed, StateSuspending, StateSuspended, StateResuming,
+		StateAwaitingConfirm, StateUndoWindow, StateExporting, StateDeleting, StateDeleteBlocked,
+		StateBoxArchived, StateLost:
+		return false
+	}
+	return false
+}
+
+// idleAt returns when the box is idle for as long as the policy allows, and
+// false when it never is. Holders are a separate matter.
+func (f *Facts) idleAt() (time.Time, bool) {
+	if f.Policy.Idle.IsNever() {
+		return time.Time{}, false
+	}
+	return latest(f.LastUse, f.AwakeSince, f.IdleFloor).Add(f.Policy.Idle.Std()), true
+}
+
+// wallAt returns the hard end of this awake time, a margin before the
+// provider's own where that is shorter.
+func (f *Facts) wallAt() (time.Time, bool) {
+	limit := f.Policy.MaxRun.Std()
+	if native := f.Capabilities.MaxRun; native > 0 {
+		if own := native - f.Policy.DeadMan.Std(); limit == 0 || own < limit {
+			limit = max(own, native/2)
+		}
+	}
+	if limit == 0 || f.AwakeSince.IsZero() {
+		return time.Time{}, false
+	}
+	return f.AwakeSince.Add(limit), true
+}
+
+// expiryAt returns when the paused TTL is over, and false when it never is.
+func (f *Facts) expiryAt() (time.Time, bool) {
+	if f.Policy.PausedTTL.IsNever() || f.Kept || f.SuspendedSince.IsZero() {
+		return time.Time{}, false
+	}
+	return latest(f.PausedClock.Add(f.Policy.PausedTTL.Std()), f.ExpiryFloor), true
+}
+
+// reminderAt returns when people are reminded next that a decision waits.
+// Reminders back off: a day after the first, then two, four, up to fourteen.
+func (f *Facts) reminderAt() time.Time {
+	if f.Reminders == 0 {
+		return f.StateSince
+	}
+	return f.RemindedAt.Add(min(day<<min(f.Reminders-1, 8), 14*day))
+}
+
+// covered reports whether the newest export holds all that is known of the
+// box's history. A box that nobody ever looked into is not covered.
+func (f *Facts) covered() bool {
+	return f.Scan != nil && f.Receipt.Covers(f.Epoch, f.Scan.Digest)
+}
+
+// NeverReady reports whether no agent-server of this box ever answered, so
+// that nobody can have worked in it.
+func (f *Facts) NeverReady() bool { return f.AwakeSince.IsZero() && f.Scan == nil }
+
+// shown is the history digest that a person is shown; "unread" when nothing
+// was ever read.
+func (f *Facts) shown() string {
+	if f.Scan == nil {
+		return "unread"
+	}
+	return f.Scan.Digest
+}
+
+func (f *Facts) holdersAlive() int { return len(f.Holders) }
+
+func latest(times ...time.Time) time.Time {
+	var out time.Time
+	for _, t := range times {
+		if t.After(out) {
+			out = t
+		}
+	}
+	return out
+}
+
+func orElse(text, other string) string {
+	if text == "" {
+		return other
+	}
+	return text
+}

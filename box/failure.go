@@ -1,0 +1,256 @@
+package box
+
+import (
+	"fmt"
+	"time"
+)
+
+// backoff says how long a failing step waits: the first delay, doubled each
+// time, up to the most.
+func backoff(kind StepKind) (first, most time.Duration) {
+	switch kind {
+	case StepDelete:
+		return time.Minute, day
+	case StepQuiesce, StepReclaim, StepExport, StepUndrain:
+		return 2 * time.Second, time.Minute
+	case StepResume, StepAwaitReady:
+		return 5 * time.Second, 5 * time.Minute
+	case StepCreate, StepSuspend, StepObserve, StepNotify, StepVerifyExport, StepScan, StepWait, StepFinish:
+	}
+	return 10 * time.Second, 10 * time.Minute
+}
+
+// fail records a failed step, says when it is tried again, and gives up on
+// what is not needed for safety. Nothing here ever ends in a deletion.
+func (f *Facts) fail(step Step, why StepFailure, now time.Time) {
+	count := 1
+	if f.Failure != nil && f.Failure.Step == step.Kind {
+		count = f.Failure.Count + 1
+	}
+	first, most := backoff(step.Kind)
+	wait := min(first<<min(count-1, 20), most)
+	f.Failure = &Failure{
+		Step: step.Kind, Class: why.Class, Message: why.Message, Count: count, At: now,
+		RetryAt: now.Add(max(wait, why.RetryAfter.Std())),
+	}
+	if step.Ask != nil {
+		f.finish(*step.Ask, Result{Class: why.Class, Error: why.Message})
+		f.Failure = nil
+		return
+	}
+	switch step.Kind {
+	case StepCreate:
+		if !why.Class.Retryable() && why.Class != ClassCanceled {
+			f.move(now, StateCreateFailed, Reason{ReasonRefused, why.Message})
+		}
+	case StepAwaitReady:
+		if count >= readyTries {
+			f.Unhealthy = true
+			f.Look = true
+		}
+	case StepQuiesce:
+		if f.Sequence != nil && count >= quiesceTries {
+			f.Unhealthy = true
+			f.Sequence.Quiet = true
+			f.skip("its agent-server does not answer: " + why.Message)
+		}
+	case StepReclaim:
+		if f.Sequence != nil && count >= reclaimTries {
+			f.Sequence.Reclaimed = true
+			f.skip("nothing was reclaimed: " + why.Message)
+		}
+	case StepExport:
+		if f.Sequence != nil && count >= exportTries {
+			f.Sequence.Exported = true
+			f.skip("no export could be taken: " + why.Message)
+		}
+	case StepUndrain:
+		if count >= quiesceTries { // the drain's lease ends by itself
+			f.applyUndrained(step, now)
+			f.Failure = nil
+		}
+	case StepSuspend:
+		f.Sequence.Committed = false
+		f.Look = true
+		if why.Class == ClassNotFound {
+			f.Failure = nil
+		}
+	case StepResume:
+		f.failResume(step, why, count, now)
+	case StepDelete:
+		if why.Class == ClassFailedPrecondition || why.Class == ClassInvalid {
+			f.Deletion.Verified = false
+		}
+	case StepObserve, StepScan, StepNotify, StepVerifyExport, StepWait, StepFinish:
+	}
+}
+
+func (f *Facts) skip(text string) {
+	f.Sequence.Skips = append(f.Sequence.Skips, text)
+	f.Sequence.Tries = 0
+	f.Failure = nil
+}
+
+func (f *Facts) failResume(step Step, why StepFailure, count int, now time.Time) {
+	if step.Purpose == PurposeMaintenance {
+		if count < maintenanceTries && why.Class.Retryable() && why.Class != ClassNotFound {
+			return
+		}
+		f.Sequence = nil
+		text := "it cannot be woken for an export: " + why.Message
+		f.failAsks(why.Class, text)
+		f.Look = true // it may be half awake; it must not stay so
+		if f.deletionDue() {
+			f.move(now, StateDeleteBlocked, Reason{ReasonExportImpossible, text})
+		}
+		return
+	}
+	if why.Class == ClassNotFound {
+		f.Failure = nil
+		f.Look = true
+	}
+}
+
+// CheckObserved reports whether an observation from outside concerns the
+// present box; a stale one changes nothing.
+func (f *Facts) CheckObserved(s ObservedSignal) bool {
+	return s.Observation.Ref.Epoch == f.Epoch && !f.Ref.IsZero() && s.Observation.Ref.ID == f.Ref.ID
+}
+
+// Observe takes in what a watcher saw. It is never believed by itself: where it
+// differs from what should be, the box is read again.
+func (f *Facts) Observe(s ObservedSignal) {
+	if !f.CheckObserved(s) || f.phaseFits(s.Observation.Phase) {
+		return
+	}
+	f.Look = true
+}
+
+// phaseFits reports whether a phase at the provider is what the state expects.
+// While a step is under way that changes the phase, anything fits.
+func (f *Facts) phaseFits(p Phase) bool {
+	if p == PhaseGone || p == PhaseFailed { // no step of ours but a deletion leads there
+		return f.State == StateCreating || f.State == StateCreateFailed || f.State == StateDeleting ||
+			f.State == StateBoxArchived || (f.State == StateLost && p == PhaseGone)
+	}
+	switch f.State {
+	case StateRunning, StateDraining:
+		return p == PhaseRunning
+	case StateSuspended, StateAwaitingConfirm, StateUndoWindow, StateDeleteBlocked:
+		return p == PhaseSuspended
+	case StateLost:
+		return p == PhaseGone
+	case StateUnknown:
+		return false
+	case StateCreating, StateCreateFailed, StateStarting, StateSuspending, StateResuming, StateMaintenanceWake,
+		StateExporting, StateDeleting, StateBoxArchived:
+		return true
+	}
+	return true
+}
+
+// applyObserved brings the state in line with a fresh reading.
+func (f *Facts) applyObserved(seen Observation, now time.Time) {
+	evidence := orElse(seen.Evidence, string(seen.Phase))
+	atRest := f.State == StateSuspended || f.State == StateAwaitingConfirm || f.State == StateUndoWindow || f.State == StateDeleteBlocked
+	switch seen.Phase {
+	case PhaseGone:
+		f.Sequence, f.Holders, f.ResumeWanted, f.SuspendWanted = nil, nil, nil, nil
+		f.failAsks(ClassNotFound, "the box is gone at its provider")
+		gone := Reason{ReasonGoneAtProvider, "gone without us: " + evidence}
+		switch {
+		case !f.deletionDue():
+			f.move(now, StateLost, gone)
+		case f.State != StateDeleteBlocked:
+			f.move(now, StateExporting, gone) // the agreed deletion goes on, if an export covers it
+		}
+	case PhaseSuspended:
+		switch {
+		case f.State == StateSuspending:
+			if f.Sequence == nil {
+				f.Sequence = &Sequence{Purpose: PurposeExplicit, Since: now}
+			}
+			f.applySuspended(seen, now)
+		case !atRest && f.ResumeWanted == nil && f.State != StateResuming:
+			f.Sequence, f.SuspendWanted = nil, nil
+			if f.SuspendedSince.IsZero() {
+				f.SuspendedSince, f.PausedClock = now, now
+			}
+			f.failAsks(ClassFailedPrecondition, "the box was suspended meanwhile; connect first")
+			f.rest(now, Reason{ReasonSeenAtProvider, "suspended at the provider: " + evidence})
+		}
+	case PhaseFailed:
+		f.applyEnded(evidence, now)
+	case PhaseStarting:
+		f.Sequence = nil
+		f.move(now, StateStarting, Reason{ReasonSeenAtProvider, evidence})
+	case PhaseRunning:
+		switch {
+		case f.State == StateUnknown && f.AwakeSince.IsZero(), f.State == StateStarting:
+			f.move(now, StateStarting, Reason{ReasonSeenAtProvider, evidence})
+		case f.State == StateUnknown:
+			f.move(now, StateRunning, Reason{ReasonSeenAtProvider, evidence})
+		case atRest && f.State == StateDeleteBlocked:
+			f.settleAwake(now, evidence)
+		case atRest:
+			if f.deletionDue() {
+				f.voidDeletion(Reason{ReasonSeenAtProvider, "it runs at its provider: " + evidence}, now)
+			}
+			f.UndrainOwed = true
+			f.wake(now, Reason{ReasonSeenAtProvider, "it runs at its provider: " + evidence})
+		}
+	case PhaseUnknown:
+		f.Look = true
+		f.Failure = &Failure{Step: StepObserve, Class: ClassUnknown, Message: "the provider's answer is unclear: " + evidence, Count: 1, At: now, RetryAt: now.Add(30 * time.Second)}
+	default:
+		f.Look = true
+		f.Failure = &Failure{Step: StepObserve, Class: ClassUnknown, Message: "the provider's answer is unclear: " + evidence, Count: 1, At: now, RetryAt: now.Add(30 * time.Second)}
+	}
+}
+
+// rest moves to where a box that is suspended belongs.
+func (f *Facts) rest(now time.Time, why Reason) {
+	switch {
+	case !f.deletionDue():
+		f.move(now, StateSuspended, why)
+	case f.covered() && now.Before(f.undoAt()):
+		f.move(now, StateUndoWindow, why)
+	default:
+		f.move(now, StateExporting, why)
+	}
+}
+
+// settleAwake suspends again a box that a failed maintenance wake left awake.
+func (f *Facts) settleAwake(now time.Time, evidence string) {
+	f.Sequence = &Sequence{
+		Purpose: PurposeMaintenance, Since: now, Quiet: true, Reclaimed: true, Exported: true,
+		Skips: []string{"left awake by a wake for an export that failed: " + evidence},
+	}
+	f.move(now, StateMaintenanceWake, Reason{ReasonSeenAtProvider, evidence})
+}
+
+// applyEnded deals with a box that ended by itself and whose files are there:
+// it is started again while someone holds it, a bounded number of times;
+// otherwise it is settled as suspended, with the provider's proof.
+func (f *Facts) applyEnded(evidence string, now time.Time) {
+	if now.Sub(f.RepairedAt) > repairWindow {
+		f.Repairs = 0
+	}
+	if (len(f.Holders) > 0 || f.ResumeWanted != nil || f.State == StateResuming || f.State == StateStarting) && f.Repairs < maxRepairs && !f.deletionDue() {
+		f.Repairs++
+		f.RepairedAt = now
+		f.Sequence = nil
+		f.move(now, StateResuming, Reason{ReasonEndedByItself, fmt.Sprintf("the box ended by itself (%s) while it was needed; start %d of %d", evidence, f.Repairs, maxRepairs)})
+		return
+	}
+	f.Unhealthy = true
+	f.ResumeWanted, f.Holders = nil, nil
+	f.Sequence = &Sequence{
+		Purpose: PurposeWall, Since: now, Quiet: true, Reclaimed: true, Exported: true,
+		Skips: []string{"it ended by itself: " + evidence},
+	}
+	if f.deletionDue() {
+		f.Sequence.Purpose = PurposeDelete
+	}
+	f.move(now, StateSuspending, Reason{ReasonEndedByItself, "the box ended by itself: " + evidence})
+}

@@ -1,0 +1,325 @@
+package box
+
+import (
+	"fmt"
+	"slices"
+	"time"
+)
+
+// StepKind is one thing that the workflow does next. Persisted in failures.
+type StepKind string
+
+// The steps. All but wait and finish are one activity each.
+const (
+	StepWait         StepKind = "wait"
+	StepFinish       StepKind = "finish"
+	StepCreate       StepKind = "create"        // make it, and wait until it answers
+	StepAwaitReady   StepKind = "await-ready"   // wait until its agent-server answers
+	StepObserve      StepKind = "observe"       // read it at the provider
+	StepScan         StepKind = "scan"          // read its use, for a person who asked
+	StepQuiesce      StepKind = "quiesce"       // drain, read use once more, prepare for pause
+	StepUndrain      StepKind = "undrain"       // let work in again
+	StepReclaim      StepKind = "reclaim"       // free what can be made again
+	StepExport       StepKind = "export"        // take the history into our store, verified
+	StepSuspend      StepKind = "suspend"       // the provider's call, with proof
+	StepResume       StepKind = "resume"        // wake it, and wait until it answers
+	StepNotify       StepKind = "notify"        // tell people
+	StepVerifyExport StepKind = "verify-export" // read the export back before a deletion
+	StepDelete       StepKind = "delete"        // destroy it, with proof
+)
+
+// Step is what to do next and why. It is what is armed and what people read.
+type Step struct {
+	Kind   StepKind `json:"kind"`
+	Reason Reason   `json:"reason"`
+	// At is when a wait ends; zero means that only an event ends it.
+	At time.Time `json:"at,omitzero"`
+	// Then says what a wait is for, as a step.
+	Then StepKind `json:"then,omitzero"`
+	// Purpose is set for the steps of a suspend sequence and for resumes.
+	Purpose Purpose `json:"purpose,omitzero"`
+	// Ask is the request that the step answers, if any.
+	Ask *Ask `json:"ask,omitzero"`
+	// StoppedBy says who can stop it.
+	StoppedBy string `json:"stopped_by,omitzero"`
+}
+
+// Next answers what to do at now, or how long to wait, and why. It changes
+// nothing and reads no clock; call [Facts.Advance] with the same time first.
+func Next(f *Facts, now time.Time) Step {
+	step := f.choose(now)
+	if step.Kind == StepWait || f.Failure == nil || f.Failure.Step != step.Kind || !now.Before(f.Failure.RetryAt) {
+		return step
+	}
+	return Step{
+		Kind: StepWait, Then: step.Kind, At: f.Failure.RetryAt, Purpose: step.Purpose,
+		Reason: Reason{ReasonFailed, fmt.Sprintf("%s failed %d times, last: %s", step.Kind, f.Failure.Count, f.Failure.Message)},
+	}
+}
+
+func (f *Facts) choose(now time.Time) Step {
+	if f.Look {
+		return Step{Kind: StepObserve, Reason: Reason{ReasonSeenAtProvider, "something was reported, so the box is read again before anything is done"}}
+	}
+	switch f.State {
+	case StateCreating:
+		return Step{Kind: StepCreate, Reason: Reason{ReasonRequested, "create box " + orElse(f.Ref.Name, f.Spec.Workspace)}}
+	case StateStarting:
+		return Step{Kind: StepAwaitReady, Reason: Reason{ReasonCreated, "the box is up; its agent-server must answer"}}
+	case StateResuming:
+		return Step{Kind: StepResume, Reason: Reason{ReasonUserArrived, "wake the box"}}
+	case StateRunning:
+		return f.nextRunning(now)
+	case StateDraining, StateSuspending, StateMaintenanceWake:
+		return f.nextSequence()
+	case StateSuspended, StateAwaitingConfirm:
+		return f.nextSuspended(now)
+	case StateUndoWindow:
+		return f.nextUndo()
+	case StateExporting:
+		return f.nextDeletion()
+	case StateDeleting:
+		return Step{Kind: StepDelete, Reason: Reason{ReasonConfirmed, "destroy the box; its export was read back"}, StoppedBy: "nobody: the provider was told"}
+	case StateDeleteBlocked:
+		return Step{Kind: StepWait, Reason: Reason{ReasonExportImpossible, "the deletion waits: " + f.failureText("no export covers the last use")}, StoppedBy: "owner: cancel-delete, resume, or a confirmation without history"}
+	case StateLost:
+		return Step{Kind: StepWait, Reason: Reason{ReasonGoneAtProvider, "the box is gone without us; a person must decide"}, StoppedBy: "owner: request-delete closes the workspace"}
+	case StateCreateFailed:
+		return Step{Kind: StepWait, Reason: Reason{ReasonRefused, "creation failed: " + f.failureText("refused")}, StoppedBy: "owner: resume tries again, request-delete closes the workspace"}
+	case StateBoxArchived:
+		return Step{Kind: StepFinish, Reason: Reason{ReasonDeleted, "box-archived; the history stays readable"}}
+	case StateUnknown:
+	}
+	return Step{Kind: StepObserve, Reason: Reason{ReasonFailed, "the state is not known: look again"}}
+}
+
+func (f *Facts) nextRunning(now time.Time) Step {
+	if len(f.Asks) > 0 {
+		return f.nextAsk()
+	}
+	if f.UndrainOwed {
+		return Step{Kind: StepUndrain, Reason: Reason{ReasonUserArrived, "let work in again"}}
+	}
+	if f.Frozen {
+		return Step{Kind: StepWait, Reason: Reason{ReasonFrozen, "frozen: no timer acts"}, StoppedBy: "owner: freeze off"}
+	}
+	if f.deletionDue() {
+		return Step{Kind: StepQuiesce, Purpose: PurposeDelete, Reason: Reason{ReasonConfirmed, "deletion confirmed by " + orElse(f.Deletion.ConfirmedBy, "its owner")}, StoppedBy: "owner: cancel-delete"}
+	}
+	wall, walled := f.wallAt()
+	if walled && !now.Before(wall) {
+		return Step{Kind: StepQuiesce, Purpose: PurposeWall, Reason: Reason{ReasonWall, "awake for " + Duration(now.Sub(f.AwakeSince).Round(time.Second)).String() + ", the most that is allowed"}, StoppedBy: "nobody: it is a hard maximum"}
+	}
+	if w := f.SuspendWanted; w != nil {
+		return Step{Kind: StepQuiesce, Purpose: PurposeExplicit, Reason: Reason{ReasonRequested, "suspend asked for by " + orElse(w.By, "its owner")}, StoppedBy: "nobody: a person asked"}
+	}
+	if f.holdersAlive() > 0 {
+		at := f.Holders[0].Until
+		for _, h := range f.Holders[1:] {
+			at = earliest(at, h.Until)
+		}
+		if walled {
+			at = earliest(at, wall)
+		}
+		return Step{Kind: StepWait, At: at, Reason: Reason{ReasonHeld, f.holderText()}, StoppedBy: "holders: release"}
+	}
+	idle, idles := f.idleAt()
+	if idles && !now.Before(idle) {
+		return Step{Kind: StepQuiesce, Purpose: PurposeIdle, Reason: Reason{ReasonIdle, "last use is " + Duration(now.Sub(f.LastUse).Round(time.Second)).String() + " ago, the policy allows " + f.Policy.Idle.String()}, StoppedBy: "anyone who connects, until the provider's call"}
+	}
+	switch {
+	case idles && (!walled || idle.Before(wall)):
+		return Step{Kind: StepWait, Then: StepQuiesce, Purpose: PurposeIdle, At: idle, Reason: Reason{ReasonIdle, "suspend when idle for " + f.Policy.Idle.String()}, StoppedBy: "anyone who uses it"}
+	case walled:
+		return Step{Kind: StepWait, Then: StepQuiesce, Purpose: PurposeWall, At: wall, Reason: Reason{ReasonWall, "suspend at the hard maximum awake time"}, StoppedBy: "owner: set-policy"}
+	}
+	return Step{Kind: StepWait, Reason: Reason{ReasonNothingDue, "the policy keeps it awake"}, StoppedBy: "owner: suspend, set-policy"}
+}
+
+func (f *Facts) nextAsk() Step {
+	ask := f.Asks[0]
+	who := "asked for by " + orElse(ask.By, "its owner")
+	switch ask.Kind {
+	case AskReclaim:
+		return Step{Kind: StepReclaim, Ask: &ask, Reason: Reason{ReasonRequested, "reclaim " + who}}
+	case AskExport:
+		return Step{Kind: StepExport, Ask: &ask, Reason: Reason{ReasonRequested, "export " + who}}
+	case AskScan:
+	}
+	return Step{Kind: StepScan, Ask: &ask, Reason: Reason{ReasonRequested, "look " + who}}
+}
+
+// nextSequence walks from awake to suspended: drain and last look, reclaim,
+// export, the provider's call.
+func (f *Facts) nextSequence() Step {
+	s := f.Sequence
+	if s == nil { // cannot happen; reading again is always safe
+		return Step{Kind: StepObserve, Reason: Reason{ReasonFailed, "the state is not known: look again"}}
+	}
+	why := Reason{ReasonRequested, "on the way to suspended (" + string(s.Purpose) + ")"}
+	if f.cancelsSequence() {
+		return Step{Kind: StepUndrain, Purpose: s.Purpose, Reason: Reason{ReasonUserArrived, "someone needs the box, so it stays awake"}}
+	}
+	stop := map[Purpose]string{
+		PurposeIdle: "anyone who connects, until the provider's call", PurposeExplicit: "nobody: a person asked",
+		PurposeWall: "nobody: it is a hard maximum", PurposeDelete: "owner: cancel-delete", PurposeMaintenance: "anyone who connects",
+	}[s.Purpose]
+	step := Step{Purpose: s.Purpose, Reason: why, StoppedBy: stop}
+	switch {
+	case !s.Quiet:
+		step.Kind = StepQuiesce
+	case !s.Reclaimed:
+		step.Kind = StepReclaim
+	case !s.Exported:
+		step.Kind = StepExport
+	default:
+		step.Kind = StepSuspend
+		step.StoppedBy = "nobody: the provider is being told"
+	}
+	return step
+}
+
+// cancelsSequence reports whether the steps towards suspended must be undone.
+// After the drain only a new admission cancels, not a clock that our own steps
+// moved.
+func (f *Facts) cancelsSequence() bool {
+	s := f.Sequence
+	if s == nil || s.Committed {
+		return false
+	}
+	switch s.Purpose {
+	case PurposeIdle, PurposeMaintenance:
+		return f.holdersAlive() > 0 || f.ResumeWanted != nil || (f.Frozen && s.Purpose == PurposeIdle)
+	case PurposeDelete:
+		return !f.deletionDue()
+	case PurposeExplicit, PurposeWall:
+		return false
+	}
+	return false
+}
+
+func (f *Facts) nextSuspended(now time.Time) Step {
+	if f.ResumeWanted != nil || f.holdersAlive() > 0 {
+		return Step{Kind: StepResume, Purpose: PurposeExplicit, Reason: Reason{ReasonUserArrived, f.arrivalText()}}
+	}
+	if f.exportAsked() {
+		return Step{Kind: StepResume, Purpose: PurposeMaintenance, Reason: Reason{ReasonStaleExport, "an export was asked for and the newest one does not cover the last use"}}
+	}
+	if f.Frozen {
+		return Step{Kind: StepWait, Reason: Reason{ReasonFrozen, "frozen: no timer acts"}, StoppedBy: "owner: freeze off"}
+	}
+	if f.State == StateAwaitingConfirm {
+		at := f.reminderAt()
+		if !now.Before(at) {
+			return Step{Kind: StepNotify, Reason: Reason{ReasonAwaitingAnswer, "the paused TTL is over; the owner must keep, wake or delete the box"}}
+		}
+		return Step{Kind: StepWait, Then: StepNotify, At: at, Reason: Reason{ReasonAwaitingAnswer, "a person must decide; nothing is deleted before"}, StoppedBy: "owner: connect, keep or delete"}
+	}
+	expiry, expires := f.expiryAt()
+	if !expires {
+		why := Reason{ReasonNothingDue, "the policy keeps it suspended"}
+		if f.Kept {
+			why = Reason{ReasonKept, "kept: it does not expire"}
+		}
+		return Step{Kind: StepWait, Reason: why, StoppedBy: "anyone who connects"}
+	}
+	notice := expiry.Add(-f.Policy.Notice.Std())
+	if !f.NoticedFor.Equal(expiry) {
+		if !now.Before(notice) {
+			return Step{Kind: StepNotify, At: expiry, Reason: Reason{ReasonNoticeDue, "suspended since " + stamp(f.SuspendedSince) + "; it expires at " + stamp(expiry)}}
+		}
+		return Step{Kind: StepWait, Then: StepNotify, At: notice, Reason: Reason{ReasonNoticeDue, "tell people that it expires at " + stamp(expiry)}, StoppedBy: "anyone who connects; owner: keep"}
+	}
+	return Step{Kind: StepWait, Then: StepNotify, At: expiry, Reason: Reason{ReasonPausedTTL, "paused TTL " + f.Policy.PausedTTL.String() + "; then " + f.expiryText()}, StoppedBy: "anyone who connects; owner: keep"}
+}
+
+func (f *Facts) nextUndo() Step {
+	if f.ResumeWanted != nil || f.holdersAlive() > 0 {
+		return Step{Kind: StepResume, Purpose: PurposeExplicit, Reason: Reason{ReasonUserArrived, f.arrivalText()}}
+	}
+	if f.Frozen {
+		return Step{Kind: StepWait, Reason: Reason{ReasonFrozen, "frozen: the undo window waits"}, StoppedBy: "owner: freeze off"}
+	}
+	return Step{
+		Kind: StepWait, Then: StepDelete, At: f.undoAt(), StoppedBy: "owner: cancel-delete, or anyone who connects",
+		Reason: Reason{ReasonConfirmed, "deletion confirmed by " + orElse(f.Deletion.ConfirmedBy, "policy") + "; it can be taken back for " + f.Deletion.Undo.String()},
+	}
+}
+
+// nextDeletion walks from a confirmed deletion to the provider's call: an
+// export that covers the last use, read back, then the destruction.
+func (f *Facts) nextDeletion() Step {
+	d := f.Deletion
+	switch {
+	case d == nil || !d.Confirmed:
+		return Step{Kind: StepObserve, Reason: Reason{ReasonCancelled, "no deletion is agreed: look again"}}
+	case f.NeverReady():
+		return Step{Kind: StepDelete, Purpose: PurposeDelete, Reason: Reason{ReasonConfirmed, "it never was ready, so nobody worked in it"}, StoppedBy: "nobody: the provider is being told"}
+	case f.covered() && !d.Verified:
+		return Step{Kind: StepVerifyExport, Purpose: PurposeDelete, Reason: Reason{ReasonExported, "read the export back before anything is destroyed"}, StoppedBy: "owner: cancel-delete"}
+	case f.covered() && d.Verified, d.WithoutHistory:
+		return Step{Kind: StepDelete, Purpose: PurposeDelete, Reason: Reason{ReasonConfirmed, "confirmed by " + orElse(d.ConfirmedBy, "policy")}, StoppedBy: "nobody: the provider is being told"}
+	}
+	return Step{Kind: StepResume, Purpose: PurposeMaintenance, Reason: Reason{ReasonStaleExport, "the newest export does not cover the last use"}, StoppedBy: "owner: cancel-delete"}
+}
+
+// Interrupts reports whether a running step must be cancelled because of what
+// arrived since: an automatic suspend gives way to a user until the provider's
+// call, a deletion to its cancellation.
+func Interrupts(f *Facts, running StepKind) bool {
+	switch running {
+	case StepQuiesce, StepReclaim, StepExport:
+		return f.cancelsSequence()
+	case StepWait, StepFinish, StepCreate, StepAwaitReady, StepObserve, StepScan, StepUndrain, StepSuspend,
+		StepResume, StepNotify, StepVerifyExport, StepDelete:
+		return false
+	}
+	return false
+}
+
+func (f *Facts) exportAsked() bool {
+	return slices.ContainsFunc(f.Asks, func(a Ask) bool { return a.Kind == AskExport })
+}
+
+func (f *Facts) deletionDue() bool { return f.Deletion != nil && f.Deletion.Confirmed }
+
+func (f *Facts) undoAt() time.Time { return f.Deletion.ConfirmedAt.Add(f.Deletion.Undo.Std()) }
+
+func (f *Facts) expiryText() string {
+	if f.Policy.OnExpiry == OnExpiryDelete {
+		return "it is deleted after a verified export, as chosen at creation"
+	}
+	return "a person is asked; nothing is deleted by itself"
+}
+
+func (f *Facts) holderText() string {
+	h := f.Holders[0]
+	text := fmt.Sprintf("%s %s", h.Kind, orElse(h.Origin, h.ID))
+	if more := len(f.Holders) - 1; more > 0 {
+		text += fmt.Sprintf(" and %d more", more)
+	}
+	return "held by " + text
+}
+
+func (f *Facts) arrivalText() string {
+	if f.ResumeWanted != nil {
+		return "resume asked for by " + orElse(f.ResumeWanted.By, "its owner")
+	}
+	return f.holderText()
+}
+
+func (f *Facts) failureText(other string) string {
+	if f.Failure == nil {
+		return other
+	}
+	return f.Failure.Message
+}
+
+func earliest(a, b time.Time) time.Time {
+	if b.Before(a) {
+		return b
+	}
+	return a
+}
+
+func stamp(t time.Time) string { return t.UTC().Format("2006-01-02 15:04 MST") }

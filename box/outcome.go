@@ -1,0 +1,396 @@
+package box
+
+import (
+	"fmt"
+	"slices"
+	"time"
+)
+
+// Outcome is what an activity answered for a step. Exactly one of Failed and
+// the field of the step is set.
+type Outcome struct {
+	Failed *StepFailure `json:"failed,omitzero"`
+
+	Observation  Observation   `json:"observation,omitzero"`  // create, await-ready, observe, suspend, resume, delete
+	Ready        bool          `json:"ready,omitzero"`        // its agent-server answers
+	Capabilities *Capabilities `json:"capabilities,omitzero"` // create
+	Use          *Use          `json:"use,omitzero"`          // quiesce, scan
+	Busy         string        `json:"busy,omitzero"`         // quiesce: why it is in use after all
+	Reclaim      ReclaimReport `json:"reclaim,omitzero"`
+	Receipt      Receipt       `json:"receipt,omitzero"`
+	Problem      string        `json:"problem,omitzero"` // verify-export: what does not match
+}
+
+// StepFailure is an error of an activity, in the words that go into a history.
+type StepFailure struct {
+	Class      Class    `json:"class"`
+	Message    string   `json:"message"`
+	RetryAfter Duration `json:"retry_after,omitzero"`
+}
+
+// How often a step may fail before it is skipped (where that is safe) or a
+// deletion is blocked.
+const (
+	quiesceTries     = 3
+	reclaimTries     = 2
+	exportTries      = 3
+	maintenanceTries = 3
+	readyTries       = 5
+	maxRepairs       = 3
+	repairWindow     = time.Hour
+)
+
+// Advance lets time pass: it drops holders whose lease is over, gives a fresh
+// idle window after an outage, and makes the moves that only time makes. Call
+// it before [Next], with the same now.
+func (f *Facts) Advance(now time.Time) {
+	f.expireHolders(now)
+	if f.Frozen {
+		return
+	}
+	switch f.State {
+	case StateRunning:
+		if at, ok := f.idleAt(); ok && now.Sub(at) > lateBy && f.Failure == nil && len(f.Holders) == 0 && f.SuspendWanted == nil && !f.deletionDue() {
+			f.IdleFloor = now // leases could not be renewed while nobody looked
+		}
+	case StateSuspended:
+		if at, ok := f.expiryAt(); ok && f.NoticedFor.Equal(at) && !now.Before(at) && f.ResumeWanted == nil && len(f.Holders) == 0 && !f.deletionDue() {
+			f.expire(now)
+		}
+	case StateUndoWindow:
+		if !now.Before(f.undoAt()) {
+			f.move(now, StateExporting, Reason{ReasonUndoOver, "the undo window of " + f.Deletion.Undo.String() + " is over"})
+		}
+	case StateUnknown, StateCreating, StateCreateFailed, StateStarting, StateDraining, StateSuspending, StateResuming,
+		StateMaintenanceWake, StateAwaitingConfirm, StateExporting, StateDeleting, StateDeleteBlocked, StateBoxArchived, StateLost:
+	}
+}
+
+func (f *Facts) expireHolders(now time.Time) {
+	alive := f.Holders[:0:0]
+	late := false
+	for _, h := range f.Holders {
+		if now.Before(h.Until) {
+			alive = append(alive, h)
+			continue
+		}
+		late = late || now.Sub(h.Until) > lateBy
+		f.LastUse = latest(f.LastUse, h.Renewed)
+	}
+	if late && f.State == StateRunning {
+		f.IdleFloor = latest(f.IdleFloor, now)
+	}
+	f.Holders = alive
+}
+
+func (f *Facts) expire(now time.Time) {
+	why := Reason{ReasonPausedTTL, "suspended since " + stamp(f.SuspendedSince) + ", the paused TTL of " + f.Policy.PausedTTL.String() + " is over"}
+	if f.Policy.OnExpiry != OnExpiryDelete {
+		f.Reminders, f.RemindedAt = 0, time.Time{}
+		f.move(now, StateAwaitingConfirm, why)
+		return
+	}
+	f.Deletion = &Deletion{
+		Shown: f.shown(), Epoch: f.Epoch, By: "policy", ByPolicy: true, RequestedAt: now,
+		Expires: now.Add(f.Policy.TokenTTL.Std()), Undo: f.Policy.Undo, Confirmed: true, ConfirmedAt: now, ConfirmedBy: "policy",
+	}
+	f.startDeletion(now, Reason{ReasonPolicy, why.Text + "; the policy deletes"})
+}
+
+// Begin records that a step starts. Call it right before the activity.
+func (f *Facts) Begin(step Step, now time.Time) {
+	f.Steps++
+	switch step.Kind {
+	case StepQuiesce:
+		if f.Sequence == nil {
+			f.Sequence = &Sequence{Purpose: step.Purpose, Since: now, Reclaimed: step.Purpose == PurposeDelete}
+			if step.Purpose != PurposeIdle {
+				f.Holders = nil // overruled; who still needs the box connects again, and then wakes it
+			}
+		}
+		if f.State == StateRunning {
+			f.move(now, StateDraining, step.Reason)
+		}
+		f.UndrainOwed = false
+	case StepReclaim, StepExport:
+		if step.Ask == nil && f.State == StateDraining {
+			f.move(now, StateSuspending, Reason{ReasonQuiet, "drained; nothing runs in it"})
+		}
+	case StepSuspend:
+		f.Sequence.Committed = true
+		if f.State == StateDraining {
+			f.move(now, StateSuspending, step.Reason)
+		}
+	case StepResume:
+		if step.Purpose == PurposeMaintenance {
+			f.Sequence = &Sequence{Purpose: PurposeMaintenance, Since: now, Reclaimed: true}
+		} else {
+			f.Sequence = nil
+			f.move(now, StateResuming, step.Reason)
+		}
+	case StepVerifyExport:
+		f.move(now, StateExporting, step.Reason)
+	case StepDelete:
+		f.Deletion.Committed = true
+		f.move(now, StateDeleting, step.Reason)
+	case StepWait, StepFinish, StepCreate, StepAwaitReady, StepObserve, StepScan, StepUndrain, StepNotify:
+	}
+}
+
+// Apply stores the outcome of a step. It decides nothing that [Next] decides:
+// it moves the state and remembers.
+func (f *Facts) Apply(step Step, out Outcome, now time.Time) {
+	if out.Failed != nil {
+		f.fail(step, *out.Failed, now)
+		return
+	}
+	if f.Failure != nil && f.Failure.Step == step.Kind {
+		f.Failure = nil
+	}
+	if out.Observation.Phase != "" {
+		f.Observed, f.ObservedAt = out.Observation, now
+	}
+	switch step.Kind {
+	case StepCreate, StepAwaitReady:
+		f.applyCreated(step, out, now)
+	case StepResume:
+		f.applyResumed(step, out, now)
+	case StepObserve:
+		f.Look = false
+		f.applyObserved(out.Observation, now)
+	case StepScan:
+		f.scanned(out.Use, now)
+		f.finish(*step.Ask, Result{})
+	case StepQuiesce:
+		f.applyQuiet(out, now)
+	case StepUndrain:
+		f.applyUndrained(step, now)
+	case StepReclaim:
+		f.applyReclaimed(step, out)
+	case StepExport:
+		f.applyExported(step, out.Receipt, now)
+	case StepSuspend:
+		f.applySuspended(out.Observation, now)
+	case StepNotify:
+		f.applyNotified(step, now)
+	case StepVerifyExport:
+		f.applyVerified(out.Problem, now)
+	case StepDelete:
+		f.move(now, StateBoxArchived, Reason{ReasonDeleted, "destroyed: " + orElse(out.Observation.Evidence, "proven gone")})
+		f.Holders, f.Sequence, f.ResumeWanted, f.SuspendWanted = nil, nil, nil, nil
+		f.failAsks(ClassFailedPrecondition, "the box was deleted meanwhile; its history stays readable")
+	case StepWait, StepFinish:
+	}
+}
+
+func (f *Facts) applyCreated(step Step, out Outcome, now time.Time) {
+	if !out.Observation.Ref.IsZero() {
+		f.Ref = out.Observation.Ref
+	}
+	if out.Capabilities != nil {
+		f.Capabilities = *out.Capabilities
+	}
+	if !out.Ready {
+		f.move(now, StateStarting, Reason{ReasonCreated, "the provider made it: " + out.Observation.Evidence})
+		return
+	}
+	why := Reason{ReasonReady, "its agent-server answers"}
+	if step.Kind == StepCreate {
+		why = Reason{ReasonCreated, "created, and its agent-server answers"}
+	}
+	f.wake(now, why)
+}
+
+// wake makes the box running: the clocks of a running box start, those of a
+// suspended one end.
+func (f *Facts) wake(now time.Time, why Reason) {
+	f.AwakeSince = now
+	f.LastUse = latest(f.LastUse, now)
+	f.SuspendedSince, f.PausedClock, f.ExpiryFloor, f.NoticedFor = time.Time{}, time.Time{}, time.Time{}, time.Time{}
+	f.Reminders, f.RemindedAt = 0, time.Time{}
+	f.Sequence, f.ResumeWanted = nil, nil
+	f.Unhealthy = false
+	f.move(now, StateRunning, why)
+}
+
+func (f *Facts) applyResumed(step Step, out Outcome, now time.Time) {
+	if !out.Observation.Ref.IsZero() {
+		f.Ref = out.Observation.Ref
+	}
+	switch {
+	case !out.Ready:
+		f.fail(step, StepFailure{Class: ClassUnavailable, Message: "it is up, but its agent-server does not answer yet"}, now)
+	case step.Purpose == PurposeMaintenance && f.ResumeWanted == nil && len(f.Holders) == 0:
+		f.move(now, StateMaintenanceWake, step.Reason)
+	default:
+		f.wake(now, step.Reason)
+	}
+}
+
+func (f *Facts) applyQuiet(out Outcome, now time.Time) {
+	f.scanned(out.Use, now)
+	s := f.Sequence
+	if out.Busy != "" && s.Purpose == PurposeIdle {
+		if out.Use != nil {
+			f.LastUse = latest(f.LastUse, now.Add(-out.Use.IdleFor))
+			if out.Use.Running > 0 || out.Use.InFlight > 0 {
+				f.LastUse = now
+			}
+		}
+		f.Sequence = nil
+		f.UndrainOwed = false // the activity let work in again before it answered
+		f.move(now, StateRunning, Reason{ReasonStillInUse, out.Busy})
+		return
+	}
+	s.Quiet, s.Tries = true, 0
+	if f.covered() {
+		s.Exported = true // nothing was said since the newest export
+	}
+	if s.Exported && s.Purpose == PurposeDelete && f.Deletion.Undo == 0 {
+		f.Sequence = nil
+		f.move(now, StateExporting, Reason{ReasonExported, "the newest export covers the last use"})
+	}
+}
+
+// StepID names the step that began last, the same at every retry of its
+// activity: "e<epoch>-s<number>".
+func (f *Facts) StepID() string { return fmt.Sprintf("e%d-s%d", f.Epoch, f.Steps) }
+
+func (f *Facts) scanned(use *Use, now time.Time) {
+	if use == nil || use.Digest == "" {
+		return
+	}
+	f.Scan = &Scan{At: now, Digest: use.Digest, Conversations: use.Conversations, Events: use.Events}
+}
+
+func (f *Facts) applyUndrained(step Step, now time.Time) {
+	f.UndrainOwed = false
+	if f.State == StateRunning {
+		return
+	}
+	if f.State == StateMaintenanceWake {
+		f.wake(now, Reason{ReasonUserArrived, f.arrivalOr("someone needs it")})
+		return
+	}
+	f.Sequence, f.ResumeWanted = nil, nil
+	f.LastUse = latest(f.LastUse, now)
+	f.move(now, StateRunning, step.Reason)
+}
+
+func (f *Facts) applyReclaimed(step Step, out Outcome) {
+	if !out.Reclaim.DryRun {
+		f.Reclaimed += out.Reclaim.FreedBytes
+	}
+	if step.Ask != nil {
+		report := out.Reclaim
+		f.finish(*step.Ask, Result{Reclaim: &report})
+		return
+	}
+	f.Sequence.Reclaimed, f.Sequence.Tries = true, 0
+}
+
+func (f *Facts) applyExported(step Step, receipt Receipt, now time.Time) {
+	f.Receipt, f.ReceiptAt = receipt, now
+	f.Scan = &Scan{At: now, Digest: receipt.Digest, Conversations: receipt.Conversations, Events: receipt.Events}
+	if f.Deletion != nil {
+		f.Deletion.Verified = false
+	}
+	if step.Ask != nil {
+		f.finish(*step.Ask, Result{Receipt: &receipt})
+		return
+	}
+	f.Sequence.Exported, f.Sequence.Tries = true, 0
+	for _, ask := range slices.Clone(f.Asks) {
+		if ask.Kind == AskExport {
+			f.finish(ask, Result{Receipt: &receipt})
+		}
+	}
+	if f.deletionDue() && !f.Deletion.ByPolicy && f.Deletion.Shown != receipt.Digest && !f.Deletion.WithoutHistory {
+		f.voidDeletion(Reason{ReasonHistoryChanged, "the history is not what was shown any more; request the deletion again"}, now)
+		return
+	}
+	if f.Sequence.Purpose == PurposeDelete && f.Deletion.Undo == 0 {
+		f.Sequence = nil
+		f.move(now, StateExporting, Reason{ReasonExported, "an export covers the last use"})
+	}
+}
+
+func (f *Facts) applySuspended(seen Observation, now time.Time) {
+	s := f.Sequence
+	f.Sequence, f.SuspendWanted = nil, nil
+	if !seen.Ref.IsZero() {
+		f.Ref = seen.Ref
+	}
+	if s == nil || s.Purpose != PurposeMaintenance || f.SuspendedSince.IsZero() {
+		f.SuspendedSince, f.PausedClock = now, now
+		f.ExpiryFloor, f.NoticedFor = time.Time{}, time.Time{}
+	}
+	f.failAsks(ClassFailedPrecondition, "the box was suspended meanwhile; connect first")
+	text := "suspended: " + orElse(seen.Evidence, "proven")
+	if s != nil && len(s.Skips) > 0 {
+		text += fmt.Sprintf(" (%s)", s.Skips[0])
+	}
+	why := Reason{ReasonRequested, text}
+	if s != nil {
+		why.Code = map[Purpose]ReasonCode{
+			PurposeIdle: ReasonIdle, PurposeExplicit: ReasonRequested, PurposeWall: ReasonWall,
+			PurposeDelete: ReasonConfirmed, PurposeMaintenance: ReasonStaleExport,
+		}[s.Purpose]
+	}
+	if !f.deletionDue() {
+		f.move(now, StateSuspended, why)
+		return
+	}
+	switch {
+	case !f.covered() && !f.Deletion.WithoutHistory:
+		f.move(now, StateDeleteBlocked, Reason{ReasonExportImpossible, "suspended and kept: " + f.skipText(s)})
+	case now.Before(f.undoAt()):
+		f.move(now, StateUndoWindow, why)
+	default:
+		f.move(now, StateExporting, why)
+	}
+}
+
+func (f *Facts) skipText(s *Sequence) string {
+	if s == nil || len(s.Skips) == 0 {
+		return "no export covers the last use"
+	}
+	return s.Skips[len(s.Skips)-1]
+}
+
+func (f *Facts) applyNotified(step Step, now time.Time) {
+	if f.State == StateAwaitingConfirm {
+		f.Reminders++
+		f.RemindedAt = now
+		return
+	}
+	if f.State != StateSuspended {
+		return
+	}
+	due := step.At
+	if late := now.Sub(due.Add(-f.Policy.Notice.Std())); late > lateBy {
+		due = now.Add(f.Policy.Notice.Std()) // notify first, wait a full window, then act
+		f.ExpiryFloor = latest(f.ExpiryFloor, due)
+	}
+	f.NoticedFor = due
+}
+
+func (f *Facts) applyVerified(problem string, now time.Time) {
+	if problem == "" {
+		f.Deletion.Verified = true
+		return
+	}
+	f.Failure = &Failure{Step: StepVerifyExport, Class: ClassUnknown, Message: problem, Count: 1, At: now}
+	f.Receipt = Receipt{} // it proves nothing any more: another export is needed
+	f.Deletion.Rejected++
+	if f.Deletion.Rejected > 1 {
+		f.move(now, StateDeleteBlocked, Reason{ReasonExportImpossible, "the export store does not give back what it took: " + problem})
+	}
+}
+
+func (f *Facts) arrivalOr(text string) string {
+	if f.ResumeWanted == nil && len(f.Holders) == 0 {
+		return text
+	}
+	return f.arrivalText()
+}

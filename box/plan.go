@@ -1,0 +1,81 @@
+package box
+
+import "fmt"
+
+// Watch is one deadline of a box and who keeps it.
+type Watch struct {
+	Name string `json:"name"`
+	// By is who acts: "boxkeeper" or "provider".
+	By string `json:"by"`
+	// After is the length in force.
+	After Duration `json:"after"`
+	// Action is what happens, in words.
+	Action string `json:"action"`
+}
+
+// Arrangement is what [Plan] answers: who watches what, and what no one does.
+type Arrangement struct {
+	Policy  Policy   `json:"policy"` // effective
+	Watches []Watch  `json:"watches"`
+	Risks   []string `json:"risks,omitzero"`
+}
+
+// Plan matches a policy with what a provider can do: which timers run and
+// where, and which risks remain. A policy that cannot be met is refused with
+// the field named.
+func Plan(policy Policy, c Capabilities) (Arrangement, error) {
+	if err := policy.Validate(); err != nil {
+		return Arrangement{}, err
+	}
+	p := policy.Effective()
+	out := Arrangement{Policy: p}
+	risk := func(format string, args ...any) { out.Risks = append(out.Risks, fmt.Sprintf(format, args...)) }
+
+	if c.Suspend == No && !p.Idle.IsNever() {
+		return Arrangement{}, Invalidf("policy.idle", "provider %s cannot suspend a box; set idle to \"never\"", c.Driver)
+	}
+	if c.Suspend == Unknown {
+		risk("nobody has found out whether provider %s can suspend a box", orElse(c.Driver, "(unknown)"))
+	}
+	if p.Idle.IsNever() {
+		risk("idle is never: the box is awake until the hard maximum")
+	} else {
+		out.Watches = append(out.Watches, Watch{"idle", "boxkeeper", p.Idle, "reclaim, export, suspend"})
+		if c.NativeIdle == Yes {
+			out.Watches = append(out.Watches, Watch{"idle, if boxkeeper is down", "provider", p.Idle + p.DeadMan, "suspend"})
+		} else {
+			risk("the provider has no idle timer: while boxkeeper is down an idle box stays awake")
+		}
+	}
+	if limit := Duration(c.MaxRun); limit > 0 {
+		if p.MaxRun.IsNever() || p.MaxRun > limit-p.DeadMan {
+			p.MaxRun = max(limit-p.DeadMan, limit/2)
+			risk("the provider ends a box after %s, so max_run is %s", limit, p.MaxRun)
+		}
+		out.Watches = append(out.Watches, Watch{"hard end", "provider", limit, "the provider ends the box"})
+	}
+	if p.MaxRun.IsNever() {
+		risk("max_run is never: a holder that keeps renewing keeps the box awake for ever")
+	} else {
+		out.Watches = append(out.Watches, Watch{"hard maximum awake time", "boxkeeper", p.MaxRun, "reclaim, export, suspend"})
+	}
+	if limit := Duration(c.PausedLife); limit > 0 {
+		if p.PausedTTL.IsNever() || p.PausedTTL+p.Notice > limit {
+			risk("the provider destroys a suspended box after %s; export and decide before", limit)
+		}
+		out.Watches = append(out.Watches, Watch{"life of a suspended box", "provider", limit, "the provider destroys the box"})
+	}
+	if p.PausedTTL.IsNever() {
+		risk("paused_ttl is never: a forgotten box is paid for without end")
+	} else {
+		action := "ask a person; nothing is deleted by itself"
+		if p.OnExpiry == OnExpiryDelete {
+			action = "delete after a verified export and an undo window of " + p.Undo.String()
+		}
+		out.Watches = append(out.Watches,
+			Watch{"notice before expiry", "boxkeeper", p.PausedTTL - p.Notice, "tell the owner"},
+			Watch{"paused TTL", "boxkeeper", p.PausedTTL, action})
+	}
+	out.Policy = p
+	return out, nil
+}

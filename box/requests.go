@@ -1,0 +1,376 @@
+package box
+
+import (
+	"slices"
+	"strings"
+	"time"
+)
+
+// Handlers of the contract, as pure functions on the facts. Each Check refuses
+// without changing anything, so that a refusal leaves no trace in a history;
+// the function of the same name assumes that the check passed and may be
+// repeated.
+
+// CheckRequest refuses a request without a usable id.
+func CheckRequest(r Request) error {
+	if r.ID == "" {
+		return Invalidf("request_id", "is empty; give every request an id of your own, so that it can be repeated safely")
+	}
+	if len(r.ID) > 128 || strings.ContainsFunc(r.ID, func(c rune) bool { return c < '!' || c > '~' }) {
+		return Invalidf("request_id", "use at most 128 printable characters without spaces")
+	}
+	if len(r.By) > 128 {
+		return Invalidf("by", "use at most 128 characters")
+	}
+	return nil
+}
+
+func checkLabel(field, text string) error {
+	if text == "" || len(text) > 128 || strings.ContainsFunc(text, func(c rune) bool { return c < ' ' || c == 127 }) {
+		return Invalidf(field, "use 1 to 128 characters without control characters")
+	}
+	return nil
+}
+
+// CheckConnect refuses a connect that cannot be served in this state.
+func (f *Facts) CheckConnect(r ConnectRequest) error {
+	if err := CheckRequest(r.Request); err != nil {
+		return err
+	}
+	if err := checkLabel("holder_id", r.HolderID); err != nil {
+		return err
+	}
+	if r.Lease.IsNever() {
+		return Invalidf("lease", "a hold is always bounded; renew it instead")
+	}
+	if r.Kind != "" && r.Kind != HolderConnection && r.Kind != HolderOperation {
+		return Invalidf("kind", "%q is not known; use connection or operation", r.Kind)
+	}
+	if len(r.Origin) > 128 {
+		return Invalidf("origin", "use at most 128 characters")
+	}
+	if len(f.Holders) >= maxHolders && !slices.ContainsFunc(f.Holders, func(h Holder) bool { return h.ID == r.HolderID }) {
+		return Errorf(ClassExhausted, "the box has %d holders, the most there can be; release one first", maxHolders)
+	}
+	return f.checkWakeable()
+}
+
+// checkWakeable refuses what would wake a box that may not be woken.
+func (f *Facts) checkWakeable() error {
+	switch f.State {
+	case StateDeleting:
+		return Errorf(ClassFailedPrecondition, "the box is being deleted; its history stays readable")
+	case StateBoxArchived:
+		return Errorf(ClassFailedPrecondition, "the workspace is box-archived and cannot start again; its history stays readable")
+	case StateLost:
+		return Errorf(ClassFailedPrecondition, "the box was lost at its provider; nothing is replaced silently; request-delete closes the workspace and its history stays readable")
+	case StateCreateFailed:
+		return Errorf(ClassFailedPrecondition, "creation failed: %s; resume tries again", f.failureText("refused"))
+	case StateSuspended, StateAwaitingConfirm, StateUndoWindow, StateDeleteBlocked:
+		if f.Frozen {
+			return Errorf(ClassFailedPrecondition, "the box is frozen; switch freeze off first")
+		}
+	case StateUnknown, StateCreating, StateStarting, StateRunning, StateDraining, StateSuspending,
+		StateResuming, StateMaintenanceWake, StateExporting:
+	}
+	if f.deletionDue() && (f.State == StateExporting || f.State == StateDraining || f.State == StateSuspending) {
+		return Errorf(ClassFailedPrecondition, "a confirmed deletion is under way; cancel-delete first")
+	}
+	return nil
+}
+
+// Connect takes or renews a hold and asks for a wake where one is needed.
+func (f *Facts) Connect(r ConnectRequest, now time.Time) ConnectAnswer {
+	f.seenBefore(r.ID)
+	lease := f.Policy.HolderLease
+	if r.Lease > 0 {
+		lease = r.Lease
+	}
+	until := f.hold(Holder{ID: r.HolderID, Kind: r.Kind, Origin: orElse(r.Origin, r.By)}, lease, now)
+	if f.deletionDue() {
+		f.voidDeletion(Reason{ReasonUserArrived, "someone connected before the box was destroyed"}, now)
+	}
+	if f.State == StateDeleteBlocked {
+		f.move(now, StateSuspended, Reason{ReasonUserArrived, "someone connected"})
+	}
+	answer := ConnectAnswer{State: f.State, HolderID: r.HolderID, LeaseUntil: until, GatewayPath: "/w/" + f.Spec.Workspace + "/"}
+	if f.State != StateRunning {
+		answer.RetryAfter = Duration(time.Second)
+	}
+	return answer
+}
+
+// hold adds or renews a holder. Extending never shortens.
+func (f *Facts) hold(h Holder, lease Duration, now time.Time) time.Time {
+	until := now.Add(lease.Std())
+	f.LastUse = latest(f.LastUse, now)
+	for i := range f.Holders {
+		if have := &f.Holders[i]; have.ID == h.ID {
+			have.Renewed, have.Until, have.Epoch = now, latest(have.Until, until), f.Epoch
+			return have.Until
+		}
+	}
+	if h.Kind == "" {
+		h.Kind = HolderConnection
+	}
+	h.Since, h.Renewed, h.Until, h.Epoch = now, now, until, f.Epoch
+	f.Holders = append(f.Holders, h)
+	return until
+}
+
+// Release ends a hold; one that is not there is success. The idle clock starts
+// now.
+func (f *Facts) Release(holderID string, now time.Time) ActionAnswer {
+	before := len(f.Holders)
+	f.Holders = slices.DeleteFunc(f.Holders, func(h Holder) bool { return h.ID == holderID })
+	if len(f.Holders) < before {
+		f.LastUse = latest(f.LastUse, now)
+		return f.answer("released; the idle clock starts now")
+	}
+	return f.answer("there was no such hold; nothing changed")
+}
+
+// CheckRenew refuses to renew a hold that is gone: its owner must connect.
+func (f *Facts) CheckRenew(r RenewRequest) error {
+	if r.Lease.IsNever() {
+		return Invalidf("lease", "a hold is always bounded; renew it again later")
+	}
+	if !slices.ContainsFunc(f.Holders, func(h Holder) bool { return h.ID == r.HolderID }) {
+		return Errorf(ClassNotFound, "there is no hold %q any more; connect again", r.HolderID)
+	}
+	return nil
+}
+
+// Renew extends a hold.
+func (f *Facts) Renew(r RenewRequest, now time.Time) ConnectAnswer {
+	lease := f.Policy.HolderLease
+	if r.Lease > 0 {
+		lease = r.Lease
+	}
+	until := f.hold(Holder{ID: r.HolderID}, lease, now)
+	return ConnectAnswer{State: f.State, HolderID: r.HolderID, LeaseUntil: until, GatewayPath: "/w/" + f.Spec.Workspace + "/"}
+}
+
+// CheckSuspend refuses a suspend that means nothing in this state.
+func (f *Facts) CheckSuspend(r Request) error {
+	if err := CheckRequest(r); err != nil {
+		return err
+	}
+	if f.Frozen {
+		return Errorf(ClassFailedPrecondition, "the box is frozen; switch freeze off first")
+	}
+	switch f.State {
+	case StateBoxArchived, StateDeleting, StateLost, StateCreateFailed:
+		return Errorf(ClassFailedPrecondition, "the box is %s; there is nothing to suspend", f.State)
+	case StateUnknown, StateCreating, StateStarting, StateRunning, StateDraining, StateSuspending, StateSuspended,
+		StateResuming, StateMaintenanceWake, StateAwaitingConfirm, StateUndoWindow, StateExporting, StateDeleteBlocked:
+	}
+	return nil
+}
+
+// Suspend asks for a suspend now. "Already so" is success.
+func (f *Facts) Suspend(r Request, now time.Time) ActionAnswer {
+	if f.seenBefore(r.ID) {
+		return f.answer("asked for already")
+	}
+	switch f.State {
+	case StateSuspended, StateAwaitingConfirm, StateUndoWindow, StateDeleteBlocked, StateExporting:
+		return f.answer("it is suspended already")
+	case StateUnknown, StateCreating, StateCreateFailed, StateStarting, StateRunning, StateDraining, StateSuspending,
+		StateResuming, StateMaintenanceWake, StateDeleting, StateBoxArchived, StateLost:
+	}
+	f.SuspendWanted, f.ResumeWanted = &Wish{RequestID: r.ID, By: r.By, At: now}, nil
+	if s := f.Sequence; s != nil && s.Purpose == PurposeIdle {
+		s.Purpose = PurposeExplicit
+	}
+	return f.answer("it will be suspended; follow status")
+}
+
+// CheckResume refuses a resume that cannot be served.
+func (f *Facts) CheckResume(r Request) error {
+	if err := CheckRequest(r); err != nil {
+		return err
+	}
+	if f.State == StateCreateFailed {
+		return nil
+	}
+	return f.checkWakeable()
+}
+
+// Resume asks for a wake. "Already so" is success.
+func (f *Facts) Resume(r Request, now time.Time) ActionAnswer {
+	if f.seenBefore(r.ID) {
+		return f.answer("asked for already")
+	}
+	f.SuspendWanted = nil
+	switch f.State {
+	case StateRunning:
+		f.LastUse = latest(f.LastUse, now)
+		return f.answer("it is running already")
+	case StateCreateFailed:
+		f.Failure = nil
+		f.move(now, StateCreating, Reason{ReasonRequested, "creation is tried again for " + orElse(r.By, "its owner")})
+		return f.answer("creation is tried again; follow status")
+	case StateDeleteBlocked:
+		f.move(now, StateSuspended, Reason{ReasonUserArrived, "resume asked for"})
+	case StateUnknown, StateCreating, StateStarting, StateDraining, StateSuspending, StateSuspended, StateResuming,
+		StateMaintenanceWake, StateAwaitingConfirm, StateUndoWindow, StateExporting, StateDeleting,
+		StateBoxArchived, StateLost:
+	}
+	if f.deletionDue() {
+		f.voidDeletion(Reason{ReasonUserArrived, "a resume was asked for before the box was destroyed"}, now)
+	}
+	f.ResumeWanted = &Wish{RequestID: r.ID, By: r.By, At: now}
+	return f.answer("it will be woken; follow status")
+}
+
+// CheckAsk refuses a reclaim or an export that cannot be served in this state.
+func (f *Facts) CheckAsk(ask Ask) error {
+	if err := CheckRequest(Request{ID: ask.ID, By: ask.By}); err != nil {
+		return err
+	}
+	if _, done := f.ResultFor(ask.ID); done {
+		return nil
+	}
+	for _, tier := range ask.Reclaim.Tiers {
+		switch tier {
+		case TierCaches, TierDependencies, TierRuntime:
+		default:
+			return Invalidf("tiers", "%q is not known; use caches, dependencies or runtime", tier)
+		}
+	}
+	switch f.State {
+	case StateRunning:
+		return nil
+	case StateSuspended, StateAwaitingConfirm:
+		if ask.Kind == AskExport {
+			if f.Frozen && !f.covered() {
+				return Errorf(ClassFailedPrecondition, "an export must wake the box, which is frozen; switch freeze off first")
+			}
+			return nil
+		}
+	case StateUnknown, StateCreating, StateCreateFailed, StateStarting, StateDraining, StateSuspending, StateResuming,
+		StateMaintenanceWake, StateUndoWindow, StateExporting, StateDeleting, StateDeleteBlocked, StateBoxArchived, StateLost:
+	}
+	return Errorf(ClassFailedPrecondition, "%s needs a running box and this one is %s; connect first", ask.Kind, f.State)
+}
+
+// Queue stores an ask; the answer arrives as [Facts.ResultFor] its id. An
+// export that is covered already is answered at once.
+func (f *Facts) Queue(ask Ask) {
+	if f.seenBefore(ask.ID) {
+		return
+	}
+	if ask.Kind == AskExport && f.State != StateRunning && f.covered() {
+		receipt := f.Receipt
+		f.finish(ask, Result{Receipt: &receipt})
+		return
+	}
+	f.Asks = append(f.Asks, ask)
+}
+
+// CheckSwitch refuses keep or freeze where they cannot mean anything.
+func (f *Facts) CheckSwitch(r SwitchAsk) error {
+	if err := CheckRequest(r.Request); err != nil {
+		return err
+	}
+	if f.State == StateBoxArchived || f.State == StateDeleting {
+		return Errorf(ClassFailedPrecondition, "the box is %s; there is nothing to keep or freeze", f.State)
+	}
+	return nil
+}
+
+// Keep turns the expiry off, or on again with a fresh clock.
+func (f *Facts) Keep(r SwitchAsk, now time.Time) ActionAnswer {
+	if f.seenBefore(r.ID) || f.Kept == r.On {
+		return f.answer("nothing changed")
+	}
+	f.Kept = r.On
+	f.freshClocks(now)
+	if f.State == StateAwaitingConfirm && r.On {
+		f.move(now, StateSuspended, Reason{ReasonKept, "kept by " + orElse(r.By, "its owner")})
+	}
+	return f.answer(map[bool]string{true: "it does not expire any more", false: "the paused TTL counts from now"}[r.On])
+}
+
+// Freeze stops every timer, or starts the clocks afresh.
+func (f *Facts) Freeze(r SwitchAsk, now time.Time) ActionAnswer {
+	if f.seenBefore(r.ID) || f.Frozen == r.On {
+		return f.answer("nothing changed")
+	}
+	f.Frozen = r.On
+	f.freshClocks(now)
+	if d := f.Deletion; d != nil && d.Confirmed && !d.Committed {
+		d.ConfirmedAt = now // the undo window starts again
+	}
+	return f.answer(map[bool]string{true: "frozen: no timer acts", false: "the clocks start afresh"}[r.On])
+}
+
+func (f *Facts) freshClocks(now time.Time) {
+	f.IdleFloor = latest(f.IdleFloor, now)
+	if !f.SuspendedSince.IsZero() {
+		f.PausedClock = now
+	}
+}
+
+// CheckSetPolicy refuses a policy that cannot be meant or met.
+func (f *Facts) CheckSetPolicy(r SetPolicyAsk) error {
+	if err := CheckRequest(r.Request); err != nil {
+		return err
+	}
+	if err := r.Policy.Validate(); err != nil {
+		return err
+	}
+	if r.Policy.OnExpiry == OnExpiryDelete && f.Policy.OnExpiry != OnExpiryDelete {
+		return Invalidf("policy.on_expiry", "\"delete\" can only be chosen at creation; use request-delete")
+	}
+	merged := f.Policy.Merged(r.Policy)
+	if err := merged.Validate(); err != nil {
+		return err
+	}
+	_, err := Plan(merged, f.Capabilities)
+	return err
+}
+
+// SetPolicy changes the policy. A deadline that comes closer gives a fresh
+// window first: nothing is applied retroactively.
+func (f *Facts) SetPolicy(r SetPolicyAsk, now time.Time) SetPolicyAnswer {
+	before := Next(f, now)
+	if !f.seenBefore(r.ID) {
+		old, had := f.expiryAt()
+		idle := f.Policy.Idle
+		f.Policy = f.Policy.Merged(r.Policy).Effective()
+		if f.Policy.Idle != idle {
+			f.IdleFloor = latest(f.IdleFloor, now)
+		}
+		if at, ok := f.expiryAt(); ok && (!had || at.Before(old)) {
+			f.ExpiryFloor = latest(f.ExpiryFloor, now.Add(max(f.Policy.Grace, f.Policy.Notice).Std()))
+		}
+	}
+	answer := SetPolicyAnswer{Policy: f.Policy, NextBefore: before.At, NextAfter: Next(f, now).At}
+	if plan, err := Plan(f.Policy, f.Capabilities); err == nil {
+		answer.Risks = plan.Risks
+	}
+	return answer
+}
+
+// ReportActivity takes in use that was seen from outside. Use of a suspended
+// box is no use: it changes nothing.
+func (f *Facts) ReportActivity(s ActivitySignal, now time.Time) {
+	if !f.awake() {
+		return
+	}
+	f.LastUse = latest(f.LastUse, now.Add(-s.IdleFor.Std()))
+	for _, id := range s.Begun {
+		if checkLabel("begun", id) == nil && len(f.Holders) < maxHolders {
+			f.hold(Holder{ID: id, Kind: HolderOperation, Origin: s.Origin}, f.Policy.HolderLease, now)
+		}
+	}
+	for _, id := range s.Ended {
+		f.Release(id, now)
+	}
+}
+
+func (f *Facts) answer(text string) ActionAnswer {
+	return ActionAnswer{State: f.State, Kept: f.Kept, Frozen: f.Frozen, Text: text}
+}

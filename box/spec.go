@@ -1,0 +1,199 @@
+package box
+
+import (
+	"maps"
+	"regexp"
+	"slices"
+	"strings"
+	"time"
+)
+
+// WireVersion is the version of [Spec] that this program writes. A reader
+// refuses a newer one instead of guessing.
+const WireVersion = 1
+
+// Spec is what a caller asks for: the input of the workflow that owns one
+// workspace. It never carries a secret, only references to secrets.
+type Spec struct {
+	Version   int    `json:"version"`
+	Workspace string `json:"workspace"`
+	// Owner is an opaque id of the person or team; it becomes a search
+	// attribute, which the engine never encrypts.
+	Owner string `json:"owner,omitzero"`
+	// Provider is the name of a configured provider instance, such as "local".
+	Provider string `json:"provider"`
+	// Image is the provider's image or template; empty means its default.
+	Image string `json:"image,omitzero"`
+	// Env holds plain settings for the box.
+	Env map[string]string `json:"env,omitzero"`
+	// Secrets maps names of environment variables in the box to references:
+	// "env:NAME", "file:PATH" or "credential:NAME", resolved by the worker.
+	Secrets map[string]string `json:"secrets,omitzero"`
+	Labels  map[string]string `json:"labels,omitzero"`
+	Policy  Policy            `json:"policy,omitzero"`
+}
+
+// OnExpiry says what happens when the paused TTL has run out.
+type OnExpiry string
+
+// What may happen at expiry. The zero value is OnExpiryAsk.
+const (
+	OnExpiryAsk    OnExpiry = "ask"    // wait for a person, remind, never delete by itself
+	OnExpiryDelete OnExpiry = "delete" // delete after a verified export; only when chosen at creation
+)
+
+// Policy is how long things may last. A zero field takes the default.
+type Policy struct {
+	Idle        Duration `json:"idle,omitzero"`         // last use to suspend; "never" keeps the box awake up to MaxRun
+	PausedTTL   Duration `json:"paused_ttl,omitzero"`   // suspend to expiry; "never" keeps it
+	Notice      Duration `json:"notice,omitzero"`       // how long before expiry people are told
+	Grace       Duration `json:"grace,omitzero"`        // least time between a notice and a deletion by policy
+	TokenTTL    Duration `json:"token_ttl,omitzero"`    // how long a confirmation token is good for
+	HolderLease Duration `json:"holder_lease,omitzero"` // a holder not renewed for this long is gone
+	MaxRun      Duration `json:"max_run,omitzero"`      // hard maximum awake time that no holder extends; "never" is allowed
+	Undo        Duration `json:"undo,omitzero"`         // confirmed deletion to the destroying call, for deletions at expiry
+	ExportLife  Duration `json:"export_life,omitzero"`  // how long an export stays after the box is deleted
+	DeadMan     Duration `json:"dead_man,omitzero"`     // margin of the provider's own timers over ours
+	OnExpiry    OnExpiry `json:"on_expiry,omitzero"`    // see OnExpiry
+}
+
+// DefaultPolicy returns the policy of a workspace whose spec sets nothing.
+func DefaultPolicy() Policy {
+	return Policy{
+		Idle:        Duration(15 * time.Minute),
+		PausedTTL:   Duration(30 * day),
+		Notice:      Duration(72 * time.Hour),
+		Grace:       Duration(24 * time.Hour),
+		TokenTTL:    Duration(24 * time.Hour),
+		HolderLease: Duration(2 * time.Minute),
+		MaxRun:      Duration(12 * time.Hour),
+		Undo:        Duration(24 * time.Hour),
+		ExportLife:  Duration(90 * day),
+		DeadMan:     Duration(15 * time.Minute),
+		OnExpiry:    OnExpiryAsk,
+	}
+}
+
+// field is one duration of a policy, with its rules.
+type field struct {
+	name  string
+	value *Duration
+	never bool // "never" is allowed
+}
+
+func (p *Policy) fields() []field {
+	return []field{
+		{"idle", &p.Idle, true},
+		{"paused_ttl", &p.PausedTTL, true},
+		{"notice", &p.Notice, false},
+		{"grace", &p.Grace, false},
+		{"token_ttl", &p.TokenTTL, false},
+		{"holder_lease", &p.HolderLease, false},
+		{"max_run", &p.MaxRun, true},
+		{"undo", &p.Undo, false},
+		{"export_life", &p.ExportLife, true},
+		{"dead_man", &p.DeadMan, false},
+	}
+}
+
+// Merged returns p with every field that change sets; the zero fields of
+// change keep p's values.
+func (p Policy) Merged(change Policy) Policy {
+	out, from := p, change.fields()
+	for i, f := range out.fields() {
+		if *from[i].value != 0 {
+			*f.value = *from[i].value
+		}
+	}
+	if change.OnExpiry != "" {
+		out.OnExpiry = change.OnExpiry
+	}
+	return out
+}
+
+// Validate refuses a policy that cannot be meant. Zero fields are accepted:
+// they take the default.
+func (p Policy) Validate() error {
+	for _, f := range p.fields() {
+		switch {
+		case f.value.IsNever() && !f.never:
+			return Invalidf("policy."+f.name, "\"never\" is not allowed here; give a length such as 24h")
+		case *f.value > Duration(maxDuration):
+			return Invalidf("policy."+f.name, "%s is too long; the most is 3650d", *f.value)
+		}
+	}
+	switch p.OnExpiry {
+	case "", OnExpiryAsk, OnExpiryDelete:
+	default:
+		return Invalidf("policy.on_expiry", "%q is not known; use \"ask\" or \"delete\"", p.OnExpiry)
+	}
+	full := DefaultPolicy().Merged(p)
+	if !full.PausedTTL.IsNever() && full.Notice.Std() >= full.PausedTTL.Std() && p.Notice != 0 {
+		return Invalidf("policy.notice", "%s is not shorter than paused_ttl %s; a notice must come before what it announces", full.Notice, full.PausedTTL)
+	}
+	return nil
+}
+
+// Effective returns the policy with defaults filled in. A paused TTL that is
+// shorter than the default notice gets a notice at half of it.
+func (p Policy) Effective() Policy {
+	full := DefaultPolicy().Merged(p)
+	if !full.PausedTTL.IsNever() && full.Notice.Std() >= full.PausedTTL.Std() {
+		full.Notice = full.PausedTTL / 2
+	}
+	return full
+}
+
+var (
+	workspaceForm = regexp.MustCompile(`^[a-z0-9-]{1,40}$`)                                                  //nolint:gochecknoglobals // compiled once
+	instanceForm  = regexp.MustCompile(`^[a-z0-9][a-z0-9-]{0,39}$`)                                          //nolint:gochecknoglobals // compiled once
+	envForm       = regexp.MustCompile(`^[A-Za-z_][A-Za-z0-9_]{0,127}$`)                                     //nolint:gochecknoglobals // compiled once
+	ownerForm     = regexp.MustCompile(`^[A-Za-z0-9@._:/+-]{0,128}$`)                                        //nolint:gochecknoglobals // compiled once
+	secretName    = regexp.MustCompile(`(?i)(key|token|secret|passw|credential|auth)`)                       //nolint:gochecknoglobals // compiled once
+	secretRefForm = regexp.MustCompile(`^(env:[A-Za-z_][A-Za-z0-9_]*|file:/.+|credential:[A-Za-z0-9._-]+)$`) //nolint:gochecknoglobals // compiled once
+)
+
+// ValidateWorkspace refuses an id that is not 1 to 40 of a-z, 0-9 and "-".
+// The form keeps ids usable as names at every provider.
+func ValidateWorkspace(id string) error {
+	if !workspaceForm.MatchString(id) {
+		return Invalidf("workspace", "%q is not a workspace id; use 1 to 40 of a-z, 0-9 and \"-\"", id)
+	}
+	return nil
+}
+
+// Validate refuses a spec with the field named. A valid spec carries no
+// secret: values whose name looks like one must be references.
+func (s Spec) Validate() error {
+	if s.Version != WireVersion {
+		return Invalidf("version", "%d is not known to this program, which speaks %d; upgrade the older side", s.Version, WireVersion)
+	}
+	if err := ValidateWorkspace(s.Workspace); err != nil {
+		return err
+	}
+	if !instanceForm.MatchString(s.Provider) {
+		return Invalidf("provider", "%q is not the name of a provider instance; \"boxkeeper check\" lists those that are configured", s.Provider)
+	}
+	if !ownerForm.MatchString(s.Owner) {
+		return Invalidf("owner", "use at most 128 letters, digits and @._:/+-; it is an opaque id, not a display name")
+	}
+	for _, name := range slices.Sorted(maps.Keys(s.Env)) {
+		switch {
+		case !envForm.MatchString(name):
+			return Invalidf("env."+name, "is not a name of an environment variable")
+		case secretName.MatchString(name):
+			return Invalidf("env."+name, "looks like a secret; put a reference such as env:%s under secrets instead", name)
+		case strings.ContainsRune(s.Env[name], 0):
+			return Invalidf("env."+name, "the value holds a NUL byte")
+		}
+	}
+	for _, name := range slices.Sorted(maps.Keys(s.Secrets)) {
+		switch {
+		case !envForm.MatchString(name):
+			return Invalidf("secrets."+name, "is not a name of an environment variable")
+		case !secretRefForm.MatchString(s.Secrets[name]):
+			return Invalidf("secrets."+name, "must be a reference: env:NAME, file:/absolute/path or credential:NAME; the value itself never goes here")
+		}
+	}
+	return s.Policy.Validate()
+}

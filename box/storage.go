@@ -1,0 +1,99 @@
+package box
+
+import "time"
+
+// Tier is how deep a reclaim pass goes; each includes the ones before it.
+type Tier string
+
+// The tiers, and the level of each.
+const (
+	TierCaches       Tier = "caches"       // rebuilt by their tools on demand
+	TierDependencies Tier = "dependencies" // installed again from a lockfile
+	TierRuntime      Tier = "runtime"      // conversation-archived: home and workspace go, history stays
+)
+
+// StorageStatus is the answer of GET /api/storage: what the disk of a box
+// holds. Asking never moves the idle clock. Sizes are allocated bytes, with
+// hard links counted once.
+type StorageStatus struct {
+	Disk          Disk                  `json:"disk"`
+	Conversations []ConversationStorage `json:"conversations"`
+	// Reclaimable is what a pass of tier caches would free now, in bytes.
+	Reclaimable int64 `json:"reclaimable_bytes"`
+	// TrashBytes are moved aside already and are being deleted.
+	TrashBytes int64 `json:"trash_bytes,omitzero"`
+	Partial    bool  `json:"partial,omitzero"` // something could not be read; see Errors
+	// Errors lists what could not be read, without file contents.
+	Errors []string `json:"errors,omitzero"`
+}
+
+// Disk is the filesystem that the box's state lives on, as statfs answers.
+type Disk struct {
+	TotalBytes int64   `json:"total_bytes"`
+	UsedBytes  int64   `json:"used_bytes"`
+	FreeBytes  int64   `json:"free_bytes"` // free to an unprivileged writer
+	Budget     float64 `json:"budget,omitzero"`
+}
+
+// ConversationStorage is one conversation's part of the disk.
+type ConversationStorage struct {
+	ID     string `json:"id"`
+	State  string `json:"state"` // execution_status, or "archived"
+	Events int    `json:"events"`
+	// IdleSeconds is the age of the last change of its history.
+	IdleSeconds  int64 `json:"idle_seconds"`
+	HistoryBytes int64 `json:"history_bytes"`
+}
+
+// ReclaimRequest is the body of POST /api/storage/reclaim.
+type ReclaimRequest struct {
+	DryRun bool   `json:"dry_run,omitzero"`
+	Tiers  []Tier `json:"tiers,omitzero"` // empty means caches
+	// PlanID is the id of a plan from a dry run; with it only that plan's items
+	// are taken, each validated again. A repeated apply answers the first report.
+	PlanID string `json:"plan_id,omitzero"`
+}
+
+// ReclaimReport is the answer: the plan of a dry run, or what was done.
+type ReclaimReport struct {
+	PlanID string        `json:"plan_id"`
+	DryRun bool          `json:"dry_run,omitzero"`
+	Items  []ReclaimItem `json:"items"`
+	// PlannedBytes is what deleting all items frees, computed over their union:
+	// a file counts only when its last link is inside.
+	PlannedBytes int64 `json:"planned_bytes"`
+	// FreedBytes is the growth of free space by statfs around the deletion; other
+	// writers on the same filesystem make it noisy. Zero in a dry run.
+	FreedBytes int64 `json:"freed_bytes"`
+	// RemovedBytes is what was unlinked, counted at each unlink.
+	RemovedBytes int64 `json:"removed_bytes"`
+	// Pending says that the deletion goes on in the background.
+	Pending bool `json:"pending,omitzero"`
+}
+
+// ReclaimItem is one directory of a plan, or one that was left, with the reason.
+type ReclaimItem struct {
+	Path  string `json:"path"` // relative to the box's root
+	Rule  string `json:"rule"` // catalogue id, such as "npm"
+	Tier  Tier   `json:"tier"`
+	Bytes int64  `json:"bytes"`
+	// Evidence is how it was recognised.
+	Evidence string `json:"evidence,omitzero"`
+	// Skipped says why it was left; empty when it is (to be) taken.
+	Skipped string `json:"skipped,omitzero"`
+}
+
+// Use is what a box says of its own use, always as ages: clocks in a box are
+// wall clocks in process memory and are never compared with ours.
+type Use struct {
+	IdleFor time.Duration `json:"idle_for"` // age of the last use
+	// Running counts conversations that execute now.
+	Running int `json:"running"`
+	// InFlight counts requests that the box is serving and that would start work.
+	InFlight int `json:"in_flight,omitzero"`
+	// Digest fingerprints the history: conversation ids and event counts. Equal
+	// digests mean that an export still covers everything.
+	Digest        string `json:"digest,omitzero"`
+	Conversations int    `json:"conversations"`
+	Events        int    `json:"events"`
+}
