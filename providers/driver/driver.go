@@ -1,0 +1,128 @@
+// Package driver is the contract between the portable type in package
+// providers and the adapter of one provider. Users of boxkeeper never see it;
+// whoever writes a driver needs only this text, box, and drivertest.
+//
+// Rules for every driver:
+//
+//   - "Already so" is success: suspending a suspended box, resuming a running
+//     one and deleting one that is proven gone return the observation, no error.
+//   - "Could not read" is an error, never [box.PhaseGone]. Gone needs an answer
+//     from the provider that the id is absent under the ref's fingerprint.
+//   - Retries inside a provider's SDK are off: the engine retries.
+//   - No driver keeps a secret, writes one to a log or puts one in an error.
+//   - Every method is safe for concurrent use and returns soon after ctx ends.
+//   - Methods on refs that are not this installation's return
+//     FailedPrecondition and change nothing.
+//   - A driver never invents Ref.Provider: it returns the one it was given. The
+//     portable type fills it in.
+//   - A nil error is a proof: an outcome that is not (yet) proven is an error.
+package driver
+
+import (
+	"context"
+	"time"
+
+	"github.com/openhands/boxkeeper/box"
+)
+
+// Driver is one configured instance of a provider. "MUST" marks what
+// drivertest checks.
+type Driver interface {
+	// Capabilities returns the row. It MUST be constant and complete
+	// (box.Capabilities.Missing is empty).
+	Capabilities() box.Capabilities
+
+	// Fingerprint returns the account, region or engine that this instance
+	// talks to, without a secret. It MUST be the same on every call while the
+	// instance talks to the same place, and be read afresh when cheap, so that
+	// a swapped account is noticed.
+	Fingerprint(ctx context.Context) (string, error)
+
+	// Create makes the box named req.Identity.Name() and starts it. It MUST be
+	// idempotent by name: a repeated call returns the same ref, one box exists.
+	// A box of that name with other labels MUST be refused with AlreadyExists
+	// and left alone. A lost answer is resolved by the next call. The ref in the
+	// answer MUST carry the id, the name, the epoch and the fingerprint.
+	Create(ctx context.Context, req CreateRequest) (box.Observation, error)
+
+	// Observe reads the box on the control plane. It MUST NOT wake, extend or
+	// start it. An absent box is an Observation with PhaseGone, not an error.
+	Observe(ctx context.Context, ref box.Ref) (box.Observation, error)
+
+	// Suspend makes the box stop costing compute while its files are kept, and
+	// returns only with proof (PhaseSuspended) or an error. It MUST be safe to
+	// repeat. For a gone box it MUST return NotFound.
+	Suspend(ctx context.Context, ref box.Ref) (box.Observation, error)
+
+	// Resume wakes a suspended box, or starts a failed one whose files are there;
+	// the ref in the answer may differ. A running box is left alone. It does not
+	// wait for the agent-server. For a gone box it MUST return NotFound, and MUST
+	// NOT create an empty one in its place.
+	Resume(ctx context.Context, ref box.Ref, start Start) (box.Observation, error)
+
+	// Delete destroys the box and all that we own beside it, from every phase,
+	// and returns only with proof (PhaseGone) or an error: Unavailable while the
+	// deletion is under way. It MUST be safe to repeat.
+	Delete(ctx context.Context, ref box.Ref) (box.Observation, error)
+
+	// Endpoint says how to reach the agent-server of a running box. The answer
+	// holds a credential: it is used at once and never stored. For a box that
+	// is not running it MUST return FailedPrecondition, for a gone one NotFound.
+	// A running box that has no address yet is Unavailable: ask again.
+	Endpoint(ctx context.Context, ref box.Ref) (Endpoint, error)
+
+	// ErrorClass maps an error that a method of this driver returned. It MUST
+	// return ClassUnknown for what it does not know.
+	ErrorClass(err error) (class box.Class, retryAfter time.Duration)
+}
+
+// Lister lists every box of this installation, suspended ones included. A
+// driver that claims List implements it; a partial list MUST be an error.
+type Lister interface {
+	List(ctx context.Context, installation string) ([]Listed, error)
+}
+
+// Listed is one box of a list.
+type Listed struct {
+	Identity    box.Identity
+	Observation box.Observation
+}
+
+// Watcher tells when a box ends or changes by itself. A driver that claims
+// Watch implements it.
+type Watcher interface {
+	// Watch calls emit once for each change it sees, first for boxes that
+	// changed while nobody watched, until ctx ends, and then returns nil; an
+	// error means that changes may have been missed: watch again. emit may be
+	// called from several goroutines and twice for one change. A change that we
+	// asked for is not reported. It never polls a box.
+	Watch(ctx context.Context, emit func(Listed)) error
+}
+
+// CreateRequest is what a driver needs to make a box.
+type CreateRequest struct {
+	Identity box.Identity
+	Image    string
+	Labels   map[string]string
+	Start    Start
+	Policy   box.Policy // effective; for native settings
+}
+
+// Start is what the processes of a box need each time they start. It holds
+// secrets; it is resolved right before the call and never stored.
+type Start struct {
+	Env        map[string]string
+	SecretEnv  map[string]box.Secret
+	SessionKey box.Secret // the agent-server's key
+}
+
+// Endpoint is how to reach an agent-server. URL may carry a path prefix.
+type Endpoint struct {
+	URL string
+	// SessionKey is empty from a driver whose boxes keep the key that they were
+	// started with: the portable type derives it again. A driver whose provider
+	// makes or changes the key returns it here.
+	SessionKey box.Secret
+	// Header holds further headers, such as a provider's own token.
+	Header map[string]box.Secret
+}

@@ -1,0 +1,127 @@
+package drivertest
+
+import (
+	"context"
+	"errors"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/openhands/boxkeeper/box"
+	"github.com/openhands/boxkeeper/providers/driver"
+)
+
+// Harness gives the suite one place of a provider: an account, an engine, a
+// directory. Every case has a place of its own. It may also implement
+// [Planter], [Killer], [Life] and [Leftover].
+type Harness interface {
+	// Driver returns a new driver of installation; all drivers of a harness
+	// talk to the same place.
+	Driver(t *testing.T, installation string) driver.Driver
+	// Row is what the driver is expected to claim.
+	Row() box.Capabilities
+}
+
+// Planter makes a box that is not ours.
+type Planter interface {
+	// Plant makes a box of this name that carries no label of ours.
+	Plant(t *testing.T, name string)
+	// Untouched reports whether the planted box is there and as it was.
+	Untouched(t *testing.T, name string) bool
+}
+
+// Killer ends a box's processes behind the driver's back and keeps its files.
+type Killer interface {
+	Kill(t *testing.T, ref box.Ref)
+}
+
+// Life tells lives of a box's processes apart.
+type Life interface {
+	// Life returns a text that stays the same as long as the processes of the
+	// box go on where they were, suspended or not. It must not wake the box.
+	Life(t *testing.T, ref box.Ref) string
+}
+
+// Leftover finds what a deleted box left behind.
+type Leftover interface {
+	// Left names everything that is still there of the box.
+	Left(t *testing.T, ref box.Ref) []string
+}
+
+// errLost is what a caller sees when the work was done and the answer broke.
+var errLost = errors.New("the answer was lost")
+
+// lossy is a driver that can lose the answer of its next mutating call, and
+// that counts what reaches the driver behind it.
+type lossy struct {
+	driver.Driver
+	mu    sync.Mutex
+	lose  bool
+	calls int
+}
+
+func (l *lossy) loseNext() {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.lose = true
+}
+
+func (l *lossy) count() int {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.calls
+}
+
+func (l *lossy) answer(seen box.Observation, err error) (box.Observation, error) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.calls++
+	if l.lose {
+		l.lose = false
+		return box.Observation{}, errLost
+	}
+	return seen, err
+}
+
+func (l *lossy) Create(ctx context.Context, req driver.CreateRequest) (box.Observation, error) {
+	return l.answer(l.Driver.Create(ctx, req))
+}
+
+func (l *lossy) Suspend(ctx context.Context, ref box.Ref) (box.Observation, error) {
+	return l.answer(l.Driver.Suspend(ctx, ref))
+}
+
+func (l *lossy) Resume(ctx context.Context, ref box.Ref, start driver.Start) (box.Observation, error) {
+	return l.answer(l.Driver.Resume(ctx, ref, start))
+}
+
+func (l *lossy) Delete(ctx context.Context, ref box.Ref) (box.Observation, error) {
+	return l.answer(l.Driver.Delete(ctx, ref))
+}
+
+func (l *lossy) ErrorClass(err error) (box.Class, time.Duration) {
+	if errors.Is(err, errLost) {
+		return box.ClassUnavailable, 0
+	}
+	return l.Driver.ErrorClass(err)
+}
+
+// List and Watch pass on, so that the portable type finds them behind lossy.
+func (l *lossy) List(ctx context.Context, installation string) ([]driver.Listed, error) {
+	l.mu.Lock()
+	l.calls++
+	l.mu.Unlock()
+	lister, ok := l.Driver.(driver.Lister)
+	if !ok {
+		return nil, box.Errorf(box.ClassUnsupported, "not implemented")
+	}
+	return lister.List(ctx, installation)
+}
+
+func (l *lossy) Watch(ctx context.Context, emit func(driver.Listed)) error {
+	watcher, ok := l.Driver.(driver.Watcher)
+	if !ok {
+		return box.Errorf(box.ClassUnsupported, "not implemented")
+	}
+	return watcher.Watch(ctx, emit)
+}
