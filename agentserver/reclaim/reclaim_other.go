@@ -1,0 +1,31 @@
+//go:build !linux
+
+package reclaim
+
+import (
+	"context"
+
+	"github.com/openhands/boxkeeper/box"
+)
+
+// tree stands in where the kernel cannot keep a look-up on one mount and off
+// links: nothing is planned and nothing deleted.
+type tree struct{}
+
+func openTree(string) (*tree, error) { return &tree{}, nil }
+
+func (*tree) usable() error {
+	return box.Errorf(box.ClassUnsupported, "freeing space needs Linux: this system cannot rule out links and mounts inside a cache")
+}
+
+func (*tree) close() {}
+
+func (r *Reclaimer) plan(context.Context) (*record, error) { return nil, r.tree.usable() }
+
+func (r *Reclaimer) apply(context.Context, string) (box.ReclaimReport, error) {
+	return box.ReclaimReport{}, r.tree.usable()
+}
+
+func (r *Reclaimer) trashBytes(context.Context) (int64, error) { return 0, r.tree.usable() }
+
+func (*Reclaimer) resume() {}

@@ -1,0 +1,280 @@
+package server
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"io"
+	"io/fs"
+	"net"
+	"net/http"
+	"net/http/httputil"
+	"os"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"time"
+)
+
+const (
+	// maxInfo bounds what is read of a server_info to add to it.
+	maxInfo = 1 << 20
+	// drainRetry bounds the Retry-After of a drained box, which may be opened
+	// long before its lease ends.
+	drainRetry = 10 * time.Second
+
+	trajectoryPath = "/api/file/download-trajectory/"
+)
+
+func newTransport() *http.Transport {
+	return &http.Transport{
+		DialContext:           (&net.Dialer{Timeout: 5 * time.Second}).DialContext,
+		IdleConnTimeout:       30 * time.Second,
+		MaxIdleConnsPerHost:   32,
+		DisableCompression:    true, // pass the caller's own encoding on
+		ExpectContinueTimeout: time.Second,
+	}
+}
+
+// admit lets a request through the gate, or answers it. leave must be called
+// when the request is done.
+func (s *Server) admit(w http.ResponseWriter, r *http.Request) (admitted *http.Request, leave func(), ok bool) {
+	var shut time.Duration
+	switch {
+	case isSocket(r):
+		var ctx context.Context
+		if ctx, leave, shut = s.gate.socket(r.Context()); shut == 0 {
+			return r.WithContext(ctx), leave, true
+		}
+	case startsWork(r):
+		if leave, shut = s.gate.enter(s.counted(r)); shut == 0 {
+			return r, leave, true
+		}
+	default:
+		return r, func() {}, true
+	}
+	refuseFor(w, min(shut, drainRetry), "the box is drained before it is suspended; try again")
+	return nil, nil, false
+}
+
+// pass hands a request to the agent-server.
+func (s *Server) pass(w http.ResponseWriter, r *http.Request) {
+	_, up := s.opts.Upstream.Target()
+	if id, ok := trajectoryOf(r); ok {
+		s.passTrajectory(w, r, id, up)
+		return
+	}
+	if !up {
+		s.down(w)
+		return
+	}
+	s.proxy.ServeHTTP(w, r)
+}
+
+// down answers for an agent-server that cannot be asked.
+func (s *Server) down(w http.ResponseWriter) {
+	refuseFor(w, time.Second, "the agent-server in this box is "+s.opts.Upstream.Process().State+"; try again")
+}
+
+// trajectoryOf returns the conversation whose download is asked for.
+func trajectoryOf(r *http.Request) (string, bool) {
+	name, ok := strings.CutPrefix(r.URL.Path, trajectoryPath)
+	if !ok || r.Method != http.MethodGet {
+		return "", false
+	}
+	return shortID(name)
+}
+
+// passTrajectory serialises the downloads of one conversation: the agent-server
+// packs into one file by name, so that two at a time cut each other off. When
+// it is down or fails (a full disk has no room for its file), we pack instead.
+func (s *Server) passTrajectory(w http.ResponseWriter, r *http.Request, id string, up bool) {
+	leave, err := s.turns.lock(r.Context(), id)
+	if err != nil {
+		return // the caller has gone
+	}
+	defer leave()
+	if !up {
+		if s.allowed(r) {
+			s.serveTrajectory(w, r, id)
+		} else {
+			refuse(w, http.StatusUnauthorized, "Unauthorized")
+		}
+		return
+	}
+	defer s.awaitUnlink(id)
+	s.proxy.ServeHTTP(w, r)
+}
+
+// awaitUnlink waits until the agent-server has removed its packed file, which it
+// does after the answer: the next download must not lose its own that way.
+func (s *Server) awaitUnlink(id string) {
+	left := filepath.Join(s.history.dir, id+".zip")
+	for deadline := time.Now().Add(2 * time.Second); time.Now().Before(deadline); time.Sleep(10 * time.Millisecond) {
+		if _, err := os.Lstat(left); errors.Is(err, fs.ErrNotExist) {
+			return
+		}
+	}
+}
+
+var errPackOurselves = errors.New("the agent-server could not pack the trajectory") //nolint:gochecknoglobals // a sentinel
+
+func (s *Server) newProxy(transport http.RoundTripper) http.Handler {
+	return &httputil.ReverseProxy{
+		Transport:     transport,
+		FlushInterval: -1, // a stream is passed on as it comes
+		Rewrite: func(p *httputil.ProxyRequest) {
+			base, _ := s.opts.Upstream.Target()
+			p.SetURL(base)
+			p.Out.Host = p.In.Host
+			p.Out.URL.RawQuery = p.In.URL.RawQuery
+			for _, name := range []string{"Forwarded", "X-Forwarded-For", "X-Forwarded-Host", "X-Forwarded-Proto"} {
+				if values := p.In.Header.Values(name); len(values) > 0 {
+					p.Out.Header[http.CanonicalHeaderKey(name)] = values
+				}
+			}
+			if isInfo(p.In) {
+				// What is added to must be readable.
+				p.Out.Header.Set("Accept-Encoding", "identity")
+			}
+		},
+		ModifyResponse: func(response *http.Response) error {
+			if _, ok := trajectoryOf(response.Request); ok && response.StatusCode >= http.StatusInternalServerError {
+				return errPackOurselves
+			}
+			if isInfo(response.Request) && response.StatusCode == http.StatusOK {
+				return s.addCapabilities(response)
+			}
+			return nil
+		},
+		ErrorHandler: func(w http.ResponseWriter, r *http.Request, err error) {
+			id, trajectory := trajectoryOf(r)
+			switch {
+			case errors.Is(err, context.Canceled):
+				// The caller has gone, or a drain ended its socket.
+				refuse(w, http.StatusBadGateway, "the connection was ended")
+			case trajectory && s.allowed(r):
+				s.log.Warn("pack a trajectory in place of the agent-server", "conversation", id, "error", err)
+				s.serveTrajectory(w, r, id)
+			case isRefused(err):
+				s.down(w)
+			default:
+				s.log.Warn("pass a request on", "method", r.Method, "path", r.URL.Path, "error", err)
+				refuse(w, http.StatusBadGateway, "the agent-server in this box broke off its answer")
+			}
+		},
+	}
+}
+
+// isRefused reports whether nothing was sent: nobody listens.
+func isRefused(err error) bool {
+	op, ok := errors.AsType[*net.OpError](err)
+	return ok && op.Op == "dial"
+}
+
+func isInfo(r *http.Request) bool {
+	return r.Method == http.MethodGet && r.URL.Path == "/server_info"
+}
+
+// addCapabilities adds ours to the list in a server_info and leaves every other
+// byte as it is. A document that it does not understand passes unchanged.
+func (s *Server) addCapabilities(response *http.Response) error {
+	text, err := io.ReadAll(io.LimitReader(response.Body, maxInfo+1))
+	if err != nil {
+		return err
+	}
+	if len(text) > maxInfo || response.Header.Get("Content-Encoding") != "" {
+		response.Body = struct {
+			io.Reader
+			io.Closer
+		}{io.MultiReader(bytes.NewReader(text), response.Body), response.Body}
+		return nil
+	}
+	response.Body.Close()
+	text = spliceCapabilities(text, s.capabilities())
+	response.Body = io.NopCloser(bytes.NewReader(text))
+	response.ContentLength = int64(len(text))
+	response.Header.Set("Content-Length", strconv.Itoa(len(text)))
+	return nil
+}
+
+// spliceCapabilities inserts names into the top-level list "capabilities" of a
+// JSON object.
+func spliceCapabilities(text []byte, names []string) []byte {
+	var fields map[string]json.RawMessage
+	if json.Unmarshal(text, &fields) != nil || fields == nil {
+		return text
+	}
+	var have []any
+	if raw, ok := fields["capabilities"]; ok && json.Unmarshal(raw, &have) != nil {
+		return text
+	}
+	known := map[string]bool{}
+	for _, name := range have {
+		if name, ok := name.(string); ok {
+			known[name] = true
+		}
+	}
+	var added []string
+	for _, name := range names {
+		if !known[name] {
+			quoted, err := json.Marshal(name)
+			if err != nil {
+				return text
+			}
+			added = append(added, string(quoted))
+		}
+	}
+	if len(added) == 0 {
+		return text
+	}
+	insert := strings.Join(added, ",")
+	end := bytes.LastIndexByte(text, '}')
+	start, stop, found := valueOf(text, "capabilities")
+	switch {
+	case !found:
+		if len(fields) > 0 {
+			insert = `,"capabilities":[` + insert + "]"
+		} else {
+			insert = `"capabilities":[` + insert + "]"
+		}
+		return splice(text, end, end, insert)
+	case have == nil: // null
+		return splice(text, start, stop, "["+insert+"]")
+	case len(have) > 0:
+		insert = "," + insert
+	}
+	return splice(text, stop-1, stop-1, insert)
+}
+
+func splice(text []byte, from, to int, insert string) []byte {
+	out := make([]byte, 0, len(text)+len(insert))
+	out = append(out, text[:from]...)
+	out = append(out, insert...)
+	return append(out, text[to:]...)
+}
+
+// valueOf returns where the value of a top-level key of a JSON object lies; of
+// a key that comes twice the last, as decoders have it.
+func valueOf(text []byte, key string) (start, stop int, found bool) {
+	decoder := json.NewDecoder(bytes.NewReader(text))
+	if _, err := decoder.Token(); err != nil {
+		return 0, 0, false
+	}
+	for decoder.More() {
+		name, err := decoder.Token()
+		if err != nil {
+			return 0, 0, false
+		}
+		var raw json.RawMessage
+		if err := decoder.Decode(&raw); err != nil {
+			return 0, 0, false
+		}
+		if name == key {
+			stop = int(decoder.InputOffset())
+			start, found = stop-len(raw), true
+		}
+	}
+	return start, stop, found
+}

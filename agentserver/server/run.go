@@ -1,0 +1,198 @@
+package server
+
+import (
+	"context"
+	"errors"
+	"flag"
+	"fmt"
+	"io"
+	"log/slog"
+	"net"
+	"net/http"
+	"os"
+	"os/signal"
+	"path/filepath"
+	"runtime/debug"
+	"strings"
+	"sync"
+	"syscall"
+	"time"
+
+	"github.com/openhands/boxkeeper/agentserver/reclaim"
+	"github.com/openhands/boxkeeper/box"
+)
+
+// keyVariable holds the session key, ours and the agent-server's.
+const keyVariable = "OH_SESSION_API_KEYS_0"
+
+// The exit codes of Run.
+const (
+	exitOK    = 0
+	exitFault = 1
+	exitUsage = 2
+)
+
+// settings is the command line.
+type settings struct {
+	root, listen, basePath string
+	insecure               bool
+	argv                   []string // the agent-server, empty for none
+	key                    box.Secret
+}
+
+// Run is the boxd program: it serves the box until ctx ends or a SIGTERM or
+// SIGINT comes, and returns its exit code: 0 after an orderly end, 1 after a
+// failure, 2 for a command line that it does not understand. Once it listens,
+// its address is in run/address below the root.
+func Run(ctx context.Context, args []string, env func(string) string, stdout, stderr io.Writer) int {
+	set, err := parse(args, env, stdout)
+	switch {
+	case errors.Is(err, flag.ErrHelp):
+		return exitOK
+	case err != nil:
+		fmt.Fprintln(stderr, "boxd:", err)
+		return exitUsage
+	}
+	ctx, stop := signal.NotifyContext(ctx, syscall.SIGTERM, syscall.SIGINT)
+	defer stop()
+	// A second signal takes its usual effect.
+	context.AfterFunc(ctx, stop)
+	log := slog.New(slog.NewTextHandler(stderr, nil))
+	if err := serve(ctx, set, env, log, stderr); err != nil {
+		fmt.Fprintln(stderr, "boxd:", err)
+		return exitFault
+	}
+	return exitOK
+}
+
+func parse(args []string, env func(string) string, help io.Writer) (settings, error) {
+	var set settings
+	flags := flag.NewFlagSet("boxd", flag.ContinueOnError)
+	flags.SetOutput(io.Discard)
+	flags.StringVar(&set.root, "root", "", "the box's `directory`; made when it is missing")
+	flags.StringVar(&set.listen, "listen", "127.0.0.1:0", "the `address` to listen on; port 0 takes a free one")
+	flags.StringVar(&set.basePath, "base-path", "", "a path `prefix` under which everything is served, such as /box-1")
+	flags.BoolVar(&set.insecure, "insecure", false, "let everybody in who reaches a loopback address, without a key")
+	err := flags.Parse(args)
+	if errors.Is(err, flag.ErrHelp) {
+		fmt.Fprintf(help, "boxd serves a box: in front of an agent-server, or its histories alone.\n\nUsage: boxd --root DIR [--listen HOST:PORT] [-- AGENT-SERVER ARG...]\n\nThe session key comes from the environment: %s.\nThe agent-server is started with --host and --port added.\n\n", keyVariable)
+		flags.SetOutput(help)
+		flags.PrintDefaults()
+		return set, err
+	}
+	if err != nil {
+		return set, err
+	}
+	set.argv = flags.Args()
+	if len(set.argv) > 0 && strings.ContainsRune(set.argv[0], filepath.Separator) {
+		// The agent-server starts in the box's directory, not in ours.
+		if set.argv[0], err = filepath.Abs(set.argv[0]); err != nil {
+			return set, fmt.Errorf("the agent-server's command: %w", err)
+		}
+	}
+	set.key = box.Secret(env(keyVariable))
+	if set.root == "" {
+		return set, errors.New("--root: name the box's directory")
+	}
+	if set.root, err = filepath.Abs(set.root); err != nil {
+		return set, fmt.Errorf("--root: %w", err)
+	}
+	host, _, err := net.SplitHostPort(set.listen)
+	if err != nil {
+		return set, fmt.Errorf("--listen: %q is not an address; write it like 127.0.0.1:0", set.listen)
+	}
+	set.basePath = strings.TrimRight(set.basePath, "/")
+	switch address := net.ParseIP(host); {
+	case set.basePath != "" && set.basePath[0] != '/':
+		return set, errors.New("--base-path: must begin with \"/\"")
+	case len(args) > 0 && len(set.argv) > 0 && !dashed2(args, set.argv):
+		return set, fmt.Errorf("%q is not understood; put the agent-server's command after \"--\"", set.argv[0])
+	case set.key != "":
+	case !set.insecure:
+		return set, fmt.Errorf("no session key: set %s, or say --insecure on a loopback address", keyVariable)
+	case host != "localhost" && (address == nil || !address.IsLoopback()):
+		return set, errors.New("--insecure: only on a loopback address; set a session key for others")
+	}
+	return set, nil
+}
+
+// dashed2 reports whether rest stands behind a "--" in args.
+func dashed2(args, rest []string) bool {
+	at := len(args) - len(rest) - 1
+	return at >= 0 && args[at] == "--"
+}
+
+func serve(ctx context.Context, set settings, env func(string) string, log *slog.Logger, output io.Writer) error {
+	if err := makeLayout(set.root); err != nil {
+		return err
+	}
+	lock, err := lockRoot(set.root)
+	if err != nil {
+		return err
+	}
+	defer lock.Close()
+	address := filepath.Join(set.root, addressFile)
+	// An old one would lead to whoever has its port now.
+	if err := os.Remove(address); err != nil && !errors.Is(err, os.ErrNotExist) {
+		return fmt.Errorf("remove the old address: %w", err)
+	}
+	sweep(set.root, log)
+	reclaimer, err := reclaim.Open(set.root, reclaim.Options{Env: env, Log: log})
+	if err != nil {
+		return err
+	}
+	defer reclaimer.Close()
+	listener, err := net.Listen("tcp", set.listen) //nolint:noctx // local and instant
+	if err != nil {
+		return fmt.Errorf("listen on %s: %w; choose another address with --listen", set.listen, err)
+	}
+	defer listener.Close()
+
+	opts := Options{Root: set.root, Key: set.key, BasePath: set.basePath, Reclaim: reclaimer, Log: log, Version: version()}
+	inner, end := context.WithCancel(ctx)
+	defer end()
+	var children sync.WaitGroup
+	if len(set.argv) > 0 {
+		dropPacked(set.root)
+		server := &child{root: set.root, argv: set.argv, key: set.key, env: env, output: output, log: log}
+		server.state.State = "starting"
+		opts.Upstream = server
+		children.Go(func() { server.keep(inner) })
+	}
+	defer children.Wait()
+	defer end()
+	web := &http.Server{
+		Handler:           New(opts),
+		ReadHeaderTimeout: 30 * time.Second,
+		IdleTimeout:       2 * time.Minute,
+		ErrorLog:          slog.NewLogLogger(log.Handler(), slog.LevelWarn),
+	}
+	served := make(chan error, 1)
+	go func() { served <- web.Serve(listener) }()
+	if err := reclaimer.WriteFile(addressFile, []byte("http://"+listener.Addr().String()+set.basePath+"\n")); err != nil {
+		web.Close()
+		return err
+	}
+	defer os.Remove(address)
+	log.Info("boxd serves", "address", listener.Addr().String(), "root", set.root, "agent_server", len(set.argv) > 0)
+	select {
+	case err := <-served:
+		return fmt.Errorf("serve: %w", err)
+	case <-ctx.Done():
+	}
+	log.Info("boxd ends")
+	bound, cancel := context.WithTimeout(context.WithoutCancel(ctx), 5*time.Second)
+	defer cancel()
+	if err := web.Shutdown(bound); err != nil {
+		web.Close()
+	}
+	return nil
+}
+
+// version is that of the module we were built from.
+func version() string {
+	if info, ok := debug.ReadBuildInfo(); ok && info.Main.Version != "" {
+		return info.Main.Version
+	}
+	return "(devel)"
+}

@@ -1,0 +1,60 @@
+package agentserver
+
+import (
+	"time"
+
+	"github.com/openhands/boxkeeper/box"
+)
+
+// What boxd adds to server_info.capabilities, one name for each promise.
+const (
+	CapabilityStorageStatus  = "storage_status_v1"  // GET /api/storage
+	CapabilityStorageReclaim = "storage_reclaim_v1" // POST /api/storage/reclaim
+	CapabilityUse            = "boxd_use_v1"        // GET /api/boxd/use
+	CapabilityDrain          = "drain_v1"           // POST and DELETE /api/boxd/drain
+)
+
+// Use is the answer of GET /api/boxd/use on the wire: [box.Use] with ages in
+// seconds, and how the agent-server behind boxd fares.
+type Use struct {
+	IdleSeconds   float64 `json:"idle_seconds"`
+	Running       int     `json:"running"`
+	InFlight      int     `json:"in_flight"`
+	Sockets       int     `json:"sockets"` // open WebSockets; looking is not use
+	Digest        string  `json:"digest"`
+	Conversations int     `json:"conversations"`
+	Events        int     `json:"events"`
+	// DrainSeconds is what is left of the drain lease, zero when none is held.
+	DrainSeconds float64 `json:"drain_seconds"`
+	Server       Process `json:"server"`
+}
+
+// Box returns u in the domain's form.
+func (u Use) Box() box.Use {
+	return box.Use{
+		IdleFor:       time.Duration(u.IdleSeconds * float64(time.Second)),
+		Running:       u.Running,
+		InFlight:      u.InFlight,
+		Digest:        u.Digest,
+		Conversations: u.Conversations,
+		Events:        u.Events,
+	}
+}
+
+// Process says how the agent-server that boxd runs is doing.
+type Process struct {
+	// State is "none" when boxd serves alone, else "starting", "running" or
+	// "restarting".
+	State    string `json:"state"`
+	Restarts int    `json:"restarts"`
+	LastExit string `json:"last_exit,omitzero"` // how it ended last
+}
+
+// Drain is the body of POST /api/boxd/drain.
+type Drain struct {
+	LeaseSeconds float64 `json:"lease_seconds"`
+}
+
+// MaxDrainLease bounds a drain lease, so that a caller that died cannot keep a
+// box shut.
+const MaxDrainLease = time.Hour
