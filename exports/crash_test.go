@@ -1,0 +1,189 @@
+package exports_test
+
+import (
+	"context"
+	"errors"
+	"io"
+	"path/filepath"
+	"strings"
+	"sync"
+	"syscall"
+	"testing"
+
+	"github.com/openhands/boxkeeper/box"
+	"github.com/openhands/boxkeeper/exports"
+)
+
+// TestCrashAtEachWrite fails the n-th write, before and after it took effect,
+// and repeats the attempt on the same store.
+func TestCrashAtEachWrite(t *testing.T) {
+	t.Parallel()
+	for _, when := range []string{"before", "after"} {
+		for n := 1; ; n++ {
+			b := newBucket()
+			s := b.store(exports.Options{SpoolDir: t.TempDir()})
+			src := newServer(2, 3, 1)
+			crash := func(k int, _ string) error {
+				if k >= n {
+					return errFailing
+				}
+				return nil
+			}
+			if when == "before" {
+				b.beforeWrite = crash
+			} else {
+				b.afterWrite = crash
+			}
+			_, err := s.Export(t.Context(), request("a"), src, nil)
+			if err == nil {
+				if n != 5 {
+					t.Errorf("%s: an export of 3 conversations took %d writes, want 4", when, n-1)
+				}
+				break
+			}
+			wantClass(t, err, box.ClassUnavailable)
+			fetched := len(src.downloads)
+			b.beforeWrite, b.afterWrite = nil, nil
+			receipt, err := s.Export(t.Context(), request("a"), src, nil)
+			if err != nil {
+				t.Fatalf("%s write %d: %v", when, n, err)
+			}
+			proven(t, s, receipt, src)
+			// One conversation at most is fetched twice.
+			if total := len(src.downloads); total > 4 {
+				t.Errorf("%s write %d: %d downloads before and %d after the crash", when, n, fetched, total-fetched)
+			}
+		}
+	}
+}
+
+// TestCancelAtEachStep cancels at the k-th report of progress.
+func TestCancelAtEachStep(t *testing.T) {
+	t.Parallel()
+	for k := 1; ; k++ {
+		b := newBucket()
+		s := b.store(exports.Options{SpoolDir: t.TempDir()})
+		src := newServer(2, 3)
+		ctx, cancel := context.WithCancel(t.Context())
+		calls, after := 0, 0
+		receipt, err := s.Export(ctx, request("a"), src, func(exports.Progress) {
+			if calls++; calls == k {
+				cancel()
+			} else if calls > k {
+				after++
+			}
+		})
+		cancel()
+		if calls < k {
+			if err != nil || receipt.IsZero() {
+				t.Fatalf("without a cancel: %v", err)
+			}
+			break
+		}
+		if err == nil {
+			// The last reports come when all that matters is done.
+			proven(t, s, receipt, src)
+			continue
+		}
+		wantClass(t, err, box.ClassCanceled)
+		if !errors.Is(err, context.Canceled) || !receipt.IsZero() {
+			t.Fatalf("report %d: %v %+v", k, err, receipt)
+		}
+		if after > 2 {
+			t.Errorf("report %d: went on for %d reports", k, after)
+		}
+		if receipt, err = s.Export(t.Context(), request("a"), src, nil); err != nil {
+			t.Fatalf("repeat after a cancel at report %d: %v", k, err)
+		}
+		proven(t, s, receipt, src)
+	}
+}
+
+// stuck is a body that hangs until it is closed.
+type stuck struct {
+	started, closed chan struct{}
+	once            sync.Once
+}
+
+func (s *stuck) Read([]byte) (int, error) {
+	s.once.Do(func() { close(s.started) })
+	<-s.closed
+	return 0, errors.New("read of a closed body")
+}
+func (s *stuck) Close() error { close(s.closed); return nil }
+
+func TestCancelEndsAHangingDownload(t *testing.T) {
+	t.Parallel()
+	ctx, cancel := context.WithCancel(t.Context())
+	b := &stuck{started: make(chan struct{}), closed: make(chan struct{})}
+	go func() {
+		<-b.started
+		cancel()
+	}()
+	src := newServer(1)
+	src.served = func(int, string, []byte) (io.ReadCloser, int64, error) { return b, -1, nil }
+	_, err := newBucket().store(exports.Options{}).Export(ctx, request("a"), src, nil)
+	wantClass(t, err, box.ClassCanceled)
+}
+
+func TestFullStoreIsExhausted(t *testing.T) {
+	t.Parallel()
+	b := newBucket()
+	b.beforeWrite = func(int, string) error { return syscall.ENOSPC }
+	s := b.store(exports.Options{})
+	_, err := s.Export(t.Context(), request("a"), newServer(1), nil)
+	wantClass(t, err, box.ClassExhausted)
+	_, err = s.AppendLedger(t.Context(), "ws", note("x"))
+	wantClass(t, err, box.ClassExhausted)
+	wantClass(t, s.Check(t.Context()), box.ClassExhausted)
+}
+
+func TestCheckFindsAStoreThatOverwrites(t *testing.T) {
+	t.Parallel()
+	b := newBucket()
+	s := b.store(exports.Options{})
+	if err := s.Check(t.Context()); err != nil || len(b.keys()) != 0 {
+		t.Fatalf("%v %v", err, b.keys())
+	}
+	b.overwrites = true
+	wantClass(t, s.Check(t.Context()), box.ClassUnsupported)
+	b.overwrites = false
+	b.kept = func(_ string, data []byte) []byte { return data[:1] }
+	wantClass(t, s.Check(t.Context()), box.ClassUnknown)
+	b.kept = func(string, []byte) []byte { return nil }
+	wantClass(t, s.Check(t.Context()), box.ClassNotFound)
+}
+
+func TestSpoolThatCannotBeWritten(t *testing.T) {
+	t.Parallel()
+	b := newBucket()
+	missing := filepath.Join(t.TempDir(), "absent")
+	_, err := b.store(exports.Options{SpoolDir: missing}).Export(t.Context(), request("a"), newServer(1), nil)
+	if err == nil || strings.Contains(err.Error(), missing) || !strings.Contains(err.Error(), "spool") {
+		t.Errorf("the error should speak of the spool and show no path: %v", err)
+	}
+	noManifest(t, b)
+}
+
+func TestTwoRunnersOfOneAttempt(t *testing.T) {
+	t.Parallel()
+	s, _ := directoryStore(t)
+	src := newServer(5, 6, 7)
+	var wg sync.WaitGroup
+	receipts := make([]box.Receipt, 4)
+	for i := range receipts {
+		wg.Go(func() {
+			var err error
+			if receipts[i], err = s.Export(t.Context(), request("a"), src, nil); err != nil {
+				t.Error(err)
+			}
+		})
+	}
+	wg.Wait()
+	for _, r := range receipts {
+		if r != receipts[0] {
+			t.Errorf("receipts differ: %+v %+v", r, receipts[0])
+		}
+		proven(t, s, r, src)
+	}
+}

@@ -1,0 +1,112 @@
+package exports
+
+import (
+	"fmt"
+	"regexp"
+	"strconv"
+	"strings"
+
+	"github.com/openhands/boxkeeper/box"
+)
+
+const (
+	maxEpoch      = 9999
+	maxSequence   = 99_999_999
+	maxAlternates = 64 // names tried for one object before giving up
+)
+
+var (
+	// Lower case only: two keys never meet on a file system that folds case.
+	attemptForm      = regexp.MustCompile(`^[a-z0-9][a-z0-9_-]{0,79}$`)                                                                                    //nolint:gochecknoglobals // compiled once
+	conversationForm = regexp.MustCompile(`^[0-9a-f]{32}$`)                                                                                                //nolint:gochecknoglobals // compiled once
+	sumForm          = regexp.MustCompile(`^[0-9a-f]{64}$`)                                                                                                //nolint:gochecknoglobals // compiled once
+	manifestKeyForm  = regexp.MustCompile(`^exports/([a-z0-9-]{1,40})/([0-9]{4})/([a-z0-9][a-z0-9_-]{0,99})/manifest\.json$`)                              //nolint:gochecknoglobals // compiled once
+	objectKeyForm    = regexp.MustCompile(`^exports/([a-z0-9-]{1,40})/[0-9]{4}/[a-z0-9][a-z0-9_-]{0,99}/conversations/([0-9a-f]{32})(-[0-9]{1,3})?\.zip$`) //nolint:gochecknoglobals // compiled once
+	ledgerKeyForm    = regexp.MustCompile(`^ledger/[a-z0-9-]{1,40}/([0-9]{8})\.json$`)                                                                     //nolint:gochecknoglobals // compiled once
+)
+
+func validateEpoch(epoch int) error {
+	if epoch < 0 || epoch > maxEpoch {
+		return box.Invalidf("epoch", "%d is not between 0 and %d", epoch, maxEpoch)
+	}
+	return nil
+}
+
+func validateConversation(id string) error {
+	if !conversationForm.MatchString(id) {
+		return box.Invalidf("conversation", "%.60q is not a conversation id; use 32 lower-case hex digits, without dashes", id)
+	}
+	return nil
+}
+
+// alternate returns name for n = 1 and name-n for the later ones.
+func alternate(name string, n int) string {
+	if n == 1 {
+		return name
+	}
+	return name + "-" + strconv.Itoa(n)
+}
+
+func exportsPrefix(workspace string) string { return "exports/" + workspace + "/" }
+
+func attemptPrefix(workspace string, epoch int, attempt string) string {
+	return fmt.Sprintf("exports/%s/%04d/%s/", workspace, epoch, attempt)
+}
+
+func objectKey(prefix, id string, n int) string {
+	return prefix + "conversations/" + alternate(id, n) + ".zip"
+}
+
+func manifestKey(prefix string) string { return prefix + "manifest.json" }
+
+// parseManifestKey returns what a manifest's key says, and false for any other
+// key.
+func parseManifestKey(key string) (workspace string, epoch int, attempt string, ok bool) {
+	m := manifestKeyForm.FindStringSubmatch(key)
+	if m == nil {
+		return "", 0, "", false
+	}
+	epoch, err := strconv.Atoi(m[2])
+	return m[1], epoch, m[3], err == nil
+}
+
+// objectOf reports whether key may hold the conversation of the workspace.
+func objectOf(key, workspace, id string) bool {
+	m := objectKeyForm.FindStringSubmatch(key)
+	return m != nil && m[1] == workspace && m[2] == id
+}
+
+func ledgerPrefix(workspace string) string { return "ledger/" + workspace + "/" }
+
+func ledgerKey(workspace string, seq int) string {
+	return fmt.Sprintf("ledger/%s/%08d.json", workspace, seq)
+}
+
+func parseLedgerKey(key string) (seq int, ok bool) {
+	m := ledgerKeyForm.FindStringSubmatch(key)
+	if m == nil {
+		return 0, false
+	}
+	seq, err := strconv.Atoi(m[1])
+	return seq, err == nil && seq > 0
+}
+
+// eventIndex reads the number of an event file from its name in a zip:
+// <hex32>/events/event-<5 or more digits>-<id>.json.
+func eventIndex(name, conversation string) (index int, id string, ok bool) {
+	rest, found := strings.CutPrefix(name, conversation+"/events/event-")
+	if !found {
+		return 0, "", false
+	}
+	rest, found = strings.CutSuffix(rest, ".json")
+	if !found {
+		return 0, "", false
+	}
+	digits, id, found := strings.Cut(rest, "-")
+	if !found || len(digits) < 5 || len(digits) > 9 || id == "" || strings.Contains(id, "/") ||
+		strings.Trim(digits, "0123456789") != "" {
+		return 0, "", false
+	}
+	index, err := strconv.Atoi(digits)
+	return index, id, err == nil
+}

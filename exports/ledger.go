@@ -1,0 +1,294 @@
+package exports
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"fmt"
+	"time"
+
+	"github.com/openhands/boxkeeper/box"
+)
+
+// Kind says what an [Entry] records. Persisted: values never change meaning.
+type Kind string
+
+// The kinds. An intent is written before the provider is called, the others
+// after the outcome is known.
+const (
+	KindCreateIntent Kind = "create-intent" // a box of this epoch is about to be made
+	KindCreated      Kind = "created"       // it exists, with ref and fingerprint
+	KindSuspended    Kind = "suspended"
+	KindResumed      Kind = "resumed"       // the ref may have changed
+	KindExported     Kind = "exported"      // with the receipt
+	KindDeleteIntent Kind = "delete-intent" // the point of no return is next
+	KindDeleted      Kind = "deleted"       // the tombstone: the workspace is closed for ever
+	KindNote         Kind = "note"          // anything else a person should find later
+)
+
+func (k Kind) known() bool {
+	switch k {
+	case KindCreateIntent, KindCreated, KindSuspended, KindResumed, KindExported, KindDeleteIntent, KindDeleted, KindNote:
+		return true
+	}
+	return false
+}
+
+// Entry is one line of a workspace's ledger.
+type Entry struct {
+	// Seq is the place in the ledger, from 1; set by the store.
+	Seq int `json:"seq"`
+	// ID makes a repeated append one entry; the caller chooses it per step.
+	ID    string    `json:"id"`
+	Kind  Kind      `json:"kind"`
+	Epoch int       `json:"epoch"`
+	At    time.Time `json:"at"` // UTC; zero on append means now
+	// Data is a JSON object: spec, ref, fingerprint, receipt or reason, never a
+	// secret. At most 1 MiB.
+	Data json.RawMessage `json:"data,omitempty"`
+}
+
+const (
+	ledgerVersion   = 1
+	maxEntryBytes   = 1 << 20
+	idempotentReach = 32 // how far back a repeated append is recognised
+	maxCollisions   = 1000
+)
+
+// ledgerObject is how an entry is stored: its own sum makes alteration visible.
+type ledgerObject struct {
+	Version int             `json:"version"`
+	SHA256  string          `json:"sha256"`
+	Entry   json.RawMessage `json:"entry"`
+}
+
+// AppendLedger writes the next entry and returns its sequence number. It is
+// safe to repeat: an entry of the same id, kind and epoch among the newest 32
+// answers with its number, the first one wins. Writers in any number of
+// processes never overwrite each other. A create-intent after the tombstone is
+// FailedPrecondition; data that looks like it holds a secret is Invalid.
+func (s *Store) AppendLedger(ctx context.Context, workspace string, e Entry) (int, error) {
+	if err := validateEntry(workspace, e); err != nil {
+		return 0, err
+	}
+	if e.At.IsZero() {
+		e.At = s.now()
+	}
+	e.At = e.At.UTC()
+	numbers, _, err := s.ledgerNumbers(ctx, workspace)
+	if err != nil {
+		return 0, err
+	}
+	last := 0
+	if len(numbers) > 0 {
+		last = numbers[len(numbers)-1]
+	}
+	if e.Kind == KindCreateIntent {
+		closed, _, err := s.Closed(ctx, workspace)
+		if err != nil {
+			return 0, err
+		}
+		if closed {
+			return 0, refuseClosed(workspace)
+		}
+	}
+	for _, n := range numbers[max(0, len(numbers)-idempotentReach):] {
+		seen, err := s.entry(ctx, workspace, n)
+		if damaged(err) {
+			continue // a damaged old entry must not stop the record of new facts
+		}
+		if err != nil {
+			return 0, err
+		}
+		if done, err := sameEntry(seen, e); done || err != nil {
+			return n, err
+		}
+	}
+	for try := range maxCollisions {
+		e.Seq = last + 1 + try
+		if e.Seq > maxSequence {
+			break
+		}
+		data, err := encodeEntry(e)
+		if err != nil {
+			return 0, err
+		}
+		err = s.put(ctx, ledgerKey(workspace, e.Seq), "application/json", bytes.NewReader(data), nil)
+		if err == nil {
+			return e.Seq, nil
+		}
+		if box.ClassOf(err) != box.ClassAlreadyExists {
+			return 0, err
+		}
+		// Taken by another writer, or by our own call whose answer was lost.
+		other, err := s.entry(ctx, workspace, e.Seq)
+		if err != nil {
+			return 0, err
+		}
+		if done, err := sameEntry(other, e); done || err != nil {
+			return e.Seq, err
+		}
+		if e.Kind == KindCreateIntent && other.Kind == KindDeleted {
+			return 0, refuseClosed(workspace)
+		}
+	}
+	return 0, box.Errorf(box.ClassConflict, "the ledger of workspace %s is being written by too many at once; try again", workspace)
+}
+
+func validateEntry(workspace string, e Entry) error {
+	if err := box.ValidateWorkspace(workspace); err != nil {
+		return err
+	}
+	if err := validateEpoch(e.Epoch); err != nil {
+		return err
+	}
+	switch {
+	case !e.Kind.known():
+		return box.Invalidf("kind", "%.40q is not a kind of ledger entry", e.Kind)
+	case e.ID == "" || len(e.ID) > 200:
+		return box.Invalidf("id", "an entry needs an id of 1 to 200 bytes, the same at every retry of its step")
+	case len(e.Data) > maxEntryBytes:
+		return box.Invalidf("data", "is larger than 1 MiB; put a reference there instead")
+	}
+	if len(e.Data) == 0 {
+		return nil
+	}
+	if trimmed := bytes.TrimSpace(e.Data); !json.Valid(e.Data) || trimmed[0] != '{' {
+		return box.Invalidf("data", "is not a JSON object")
+	}
+	if where, found := findSecret(e.Data); found {
+		return box.Invalidf(where, "looks like a secret; a ledger is kept for years in the clear: put a reference such as env:NAME there")
+	}
+	if where, found := findSecretIn("id", e.ID); found {
+		return box.Invalidf(where, "looks like a secret")
+	}
+	return nil
+}
+
+func refuseClosed(workspace string) error {
+	return box.Errorf(box.ClassFailedPrecondition, "workspace %s was deleted and its id stays closed; use a new workspace id", workspace)
+}
+
+// sameEntry reports whether b is a repeat of a. One id for two steps is a
+// fault of the caller.
+func sameEntry(a, b Entry) (bool, error) {
+	if a.ID != b.ID {
+		return false, nil
+	}
+	if a.Kind != b.Kind || a.Epoch != b.Epoch {
+		return false, box.Errorf(box.ClassAlreadyExists, "ledger entry %d has this id already, as %s of epoch %d; use another id for another step", a.Seq, a.Kind, a.Epoch)
+	}
+	return true, nil
+}
+
+func encodeEntry(e Entry) ([]byte, error) {
+	raw, err := json.Marshal(e)
+	if err != nil {
+		return nil, box.Errorf(box.ClassInternal, "encode a ledger entry: %w", err)
+	}
+	data, err := json.Marshal(ledgerObject{Version: ledgerVersion, SHA256: sumOf(raw), Entry: raw})
+	if err != nil {
+		return nil, box.Errorf(box.ClassInternal, "encode a ledger entry: %w", err)
+	}
+	return append(data, '\n'), nil
+}
+
+func decodeEntry(seq int, data []byte) (Entry, error) {
+	refuse := func(why string) (Entry, error) {
+		return Entry{}, box.Errorf(box.ClassUnknown, "ledger entry %d %s", seq, why)
+	}
+	var o ledgerObject
+	if err := json.Unmarshal(data, &o); err != nil {
+		return refuse("is not readable")
+	}
+	if o.Version != ledgerVersion {
+		return Entry{}, box.Errorf(box.ClassUnsupported, "ledger entry %d has version %d, this program reads %d; use a newer program", seq, o.Version, ledgerVersion)
+	}
+	if sumOf(o.Entry) != o.SHA256 {
+		return refuse("was altered: its sum does not match")
+	}
+	var e Entry
+	if err := json.Unmarshal(o.Entry, &e); err != nil {
+		return refuse("is not readable")
+	}
+	if e.Seq != seq {
+		return refuse(fmt.Sprintf("was written as number %d", e.Seq))
+	}
+	return e, nil
+}
+
+func (s *Store) entry(ctx context.Context, workspace string, seq int) (Entry, error) {
+	data, err := s.small(ctx, ledgerKey(workspace, seq), 2*maxEntryBytes)
+	if box.ClassOf(err) == box.ClassNotFound {
+		return Entry{}, box.Errorf(box.ClassUnknown, "ledger entry %d of workspace %s is missing from the store", seq, workspace)
+	}
+	if err != nil {
+		return Entry{}, err
+	}
+	return decodeEntry(seq, data)
+}
+
+// damaged tells an entry that is lost, altered or of a newer program from one
+// that could not be read just now.
+func damaged(err error) bool {
+	class := box.ClassOf(err)
+	return class == box.ClassUnknown || class == box.ClassUnsupported
+}
+
+// ledgerNumbers lists the sequence numbers that are there, in order, and says
+// whether something else is there too.
+func (s *Store) ledgerNumbers(ctx context.Context, workspace string) (numbers []int, stranger, err error) {
+	if err := box.ValidateWorkspace(workspace); err != nil {
+		return nil, nil, err
+	}
+	err = s.list(ctx, ledgerPrefix(workspace), func(key string) {
+		seq, ok := parseLedgerKey(key)
+		if !ok {
+			stranger = box.Errorf(box.ClassUnknown, "the ledger of workspace %s holds an object that is no entry: %s", workspace, printable(key))
+			return
+		}
+		numbers = append(numbers, seq)
+	})
+	return numbers, stranger, err
+}
+
+// Ledger returns the entries of a workspace in order, none when it has no
+// ledger. A missing, altered or unreadable entry is Unknown and says which;
+// the entries that could be read are returned beside the error.
+func (s *Store) Ledger(ctx context.Context, workspace string) ([]Entry, error) {
+	numbers, damage, err := s.ledgerNumbers(ctx, workspace)
+	if err != nil {
+		return nil, err
+	}
+	var out []Entry
+	want := 1
+	for _, n := range numbers {
+		if n != want && damage == nil {
+			damage = box.Errorf(box.ClassUnknown, "ledger entry %d of workspace %s is missing from the store; restore it from a backup", want, workspace)
+		}
+		want = n + 1
+		e, err := s.entry(ctx, workspace, n)
+		switch {
+		case err == nil:
+			out = append(out, e)
+		case !damaged(err):
+			return nil, err // could not read is not damage
+		case damage == nil:
+			damage = err
+		}
+	}
+	return out, damage
+}
+
+// Closed reports whether the workspace has a tombstone, and returns it. A
+// ledger that cannot be read completely and shows no tombstone is an error,
+// never an open workspace.
+func (s *Store) Closed(ctx context.Context, workspace string) (bool, Entry, error) {
+	entries, err := s.Ledger(ctx, workspace)
+	for _, e := range entries {
+		if e.Kind == KindDeleted {
+			return true, e, nil
+		}
+	}
+	return false, Entry{}, err
+}

@@ -1,0 +1,65 @@
+package exports
+
+import (
+	"context"
+
+	"github.com/openhands/boxkeeper/box"
+)
+
+// Report is what [Store.Verify] proved.
+type Report struct {
+	Receipt       box.Receipt         `json:"receipt"` // as the store holds it
+	Conversations []ConversationEntry `json:"conversations"`
+	// UnpackedBytes is how much was read out of the zips.
+	UnpackedBytes int64 `json:"unpacked_bytes"`
+}
+
+// Verify proves an export from the store alone: the manifest against the
+// receipt, every object's length and sum, every zip entry's checksum, and every
+// event count. Of a receipt with only a Key, the manifest is taken as stored.
+// It is safe to repeat; anything lost or altered is Unknown and named.
+func (s *Store) Verify(ctx context.Context, workspace string, receipt box.Receipt) (Report, error) {
+	if err := box.ValidateWorkspace(workspace); err != nil {
+		return Report{}, err
+	}
+	if owner, _, _, ok := parseManifestKey(receipt.Key); !ok || owner != workspace {
+		return Report{}, box.Invalidf("receipt.key", "%q is not the key of a manifest of workspace %s", printable(receipt.Key), workspace)
+	}
+	m, sum, err := s.manifest(ctx, receipt.Key)
+	if box.ClassOf(err) == box.ClassNotFound {
+		return Report{}, box.Errorf(box.ClassUnknown, "the export store has lost manifest %s", receipt.Key)
+	}
+	if err != nil {
+		return Report{}, err
+	}
+	report := Report{Receipt: m.receipt(receipt.Key, sum), Conversations: m.Conversations}
+	if receipt != (box.Receipt{Key: receipt.Key}) && receipt != report.Receipt {
+		return report, box.Errorf(box.ClassUnknown, "manifest %s is not the one that the receipt was given for", receipt.Key)
+	}
+	for _, c := range m.Conversations {
+		f, facts, err := s.proveCopy(ctx, c)
+		if err != nil {
+			return report, err
+		}
+		report.UnpackedBytes += facts.unpacked
+		_ = f.Close()
+	}
+	return report, nil
+}
+
+// proveCopy spools one copy and checks all that its entry says. The caller
+// closes the file. Unknown means lost or altered.
+func (s *Store) proveCopy(ctx context.Context, c ConversationEntry) (*spooled, zipFacts, error) {
+	f, facts, err := s.inspect(ctx, c.Key, c.ID, nil, nil)
+	if box.ClassOf(err) == box.ClassNotFound {
+		return nil, zipFacts{}, lost(c)
+	}
+	if err != nil {
+		return nil, zipFacts{}, err
+	}
+	if f.sum != c.SHA256 || f.size != c.Bytes || facts.events != c.Events {
+		_ = f.Close()
+		return nil, zipFacts{}, lost(c)
+	}
+	return f, facts, nil
+}
