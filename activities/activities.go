@@ -1,0 +1,206 @@
+package activities
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"maps"
+	"slices"
+	"sync"
+	"time"
+
+	"go.temporal.io/sdk/activity"
+
+	"github.com/openhands/boxkeeper/agentserver"
+	"github.com/openhands/boxkeeper/box"
+	"github.com/openhands/boxkeeper/exports"
+	"github.com/openhands/boxkeeper/providers"
+	"github.com/openhands/boxkeeper/providers/driver"
+)
+
+// Bounds of what a step waits for.
+const (
+	readyWait   = 90 * time.Second // where the provider's row names none
+	readyPause  = 250 * time.Millisecond
+	drainLease  = 3 * time.Minute // ends by itself if this worker dies
+	drainRenew  = time.Minute
+	beatEvery   = 3 * time.Second
+	leaveBehind = 15 * time.Second // to let work in again after a cancellation
+)
+
+// Boxes are the activities of one provider instance. The fields are required
+// unless they say otherwise; set them before the first call.
+type Boxes struct {
+	Provider *providers.Provider
+	Store    *exports.Store
+	Notify   Notifier
+	// Secret resolves a reference such as "env:NAME" right before it is used.
+	Secret func(reference string) (box.Secret, error)
+	// Steps counts what was done; nil counts nothing.
+	Steps Recorder
+	// Progress hears of transfers as they go; nil for nobody. It must return at
+	// once and may be called from several goroutines.
+	Progress func(workspace string, p exports.Progress)
+}
+
+// Recorder takes in one finished step for the metrics. Labels never hold a
+// workspace or an owner.
+type Recorder interface {
+	Record(step box.StepKind, provider string, class box.Class, took time.Duration, bytes int64)
+}
+
+// Target names the box that a step is about.
+type Target struct {
+	Workspace string  `json:"workspace"`
+	Ref       box.Ref `json:"ref"`
+	// Step is the same at every retry: it names attempts and ledger entries.
+	Step string `json:"step"`
+}
+
+// CreateInput is what Create needs.
+type CreateInput struct {
+	Spec  box.Spec `json:"spec"`
+	Epoch int      `json:"epoch"`
+	Step  string   `json:"step"`
+}
+
+// ResumeInput is what Resume needs: the references to what its processes need.
+type ResumeInput struct {
+	Target
+	Env     map[string]string `json:"env,omitzero"`
+	Secrets map[string]string `json:"secrets,omitzero"`
+}
+
+// QuiesceInput is what Quiesce needs.
+type QuiesceInput struct {
+	Target
+	// IdleFor is how long the last use must be ago; zero asks for no agreement:
+	// the box is drained whatever runs in it.
+	IdleFor box.Duration `json:"idle_for,omitzero"`
+}
+
+// ReclaimInput is what Reclaim needs.
+type ReclaimInput struct {
+	Target
+	Request box.ReclaimRequest `json:"request,omitzero"`
+	// Drained keeps the drain of a suspend sequence up.
+	Drained bool `json:"drained,omitzero"`
+}
+
+// ExportInput is what Export needs.
+type ExportInput struct {
+	Target
+	Previous box.Receipt `json:"previous,omitzero"`
+	Drained  bool        `json:"drained,omitzero"`
+}
+
+// DeleteInput is what Delete needs: the three facts that a destruction asks
+// for are checked again right before it.
+type DeleteInput struct {
+	Target
+	Spec    box.Spec    `json:"spec"`
+	Epoch   int         `json:"epoch"`
+	Receipt box.Receipt `json:"receipt,omitzero"`
+	// WithoutHistory says that a person accepted the loss.
+	WithoutHistory bool `json:"without_history,omitzero"`
+	// NeverReady says that nobody can have worked in the box.
+	NeverReady bool   `json:"never_ready,omitzero"`
+	By         string `json:"by"`
+}
+
+// start resolves what a box's processes need. The answer holds secrets.
+func (b *Boxes) start(env, references map[string]string) (driver.Start, error) {
+	out := driver.Start{Env: env, SecretEnv: map[string]box.Secret{}}
+	for _, name := range slices.Sorted(maps.Keys(references)) {
+		value, err := b.Secret(references[name])
+		if err != nil {
+			return driver.Start{}, box.Invalidf("secrets."+name, "%s cannot be resolved by this worker: %s", references[name], err)
+		}
+		out.SecretEnv[name] = value
+	}
+	return out, nil
+}
+
+// dial returns a client of the agent-server in the box. Close it.
+func (b *Boxes) dial(ctx context.Context, ref box.Ref) (*agentserver.Client, error) {
+	at, err := b.Provider.Endpoint(ctx, ref)
+	if err != nil {
+		return nil, err
+	}
+	return agentserver.New(agentserver.Options{URL: at.URL, SessionKey: at.SessionKey, Header: at.Header})
+}
+
+// awaitReady waits until the agent-server answers, for as long as the
+// provider's row allows. It reports false, without an error, when it does not.
+func (b *Boxes) awaitReady(ctx context.Context, ref box.Ref) (bool, error) {
+	bound := b.Provider.Capabilities().ResumeWait
+	if bound == 0 {
+		bound = readyWait
+	}
+	within, cancel := context.WithTimeout(ctx, bound)
+	defer cancel()
+	tick := time.NewTicker(readyPause)
+	defer tick.Stop()
+	for {
+		if client, err := b.dial(within, ref); err == nil {
+			err = client.Ready(within)
+			client.Close()
+			if err == nil {
+				return true, nil
+			}
+		}
+		select {
+		case <-within.Done():
+			return false, ctx.Err()
+		case <-tick.C:
+		}
+	}
+}
+
+// record appends to the workspace's ledger. The id makes a retry one entry.
+func (b *Boxes) record(ctx context.Context, t Target, kind exports.Kind, data any) error {
+	raw, err := json.Marshal(data)
+	if err != nil {
+		return box.Errorf(box.ClassInternal, "encode a ledger entry: %w", err)
+	}
+	_, err = b.Store.AppendLedger(ctx, t.Workspace, exports.Entry{
+		ID: t.Step + "-" + string(kind), Kind: kind, Epoch: max(t.Ref.Epoch, 1), Data: raw,
+	})
+	return err
+}
+
+// beat sends heartbeats until the returned stop is called, so that a dead
+// worker is noticed and a cancellation arrives.
+func beat(ctx context.Context) (stop func()) {
+	done := make(chan struct{})
+	var wait sync.WaitGroup
+	wait.Go(func() {
+		tick := time.NewTicker(beatEvery)
+		defer tick.Stop()
+		for {
+			select {
+			case <-done:
+				return
+			case <-ctx.Done():
+				return
+			case <-tick.C:
+				activity.RecordHeartbeat(ctx)
+			}
+		}
+	})
+	return func() { close(done); wait.Wait() }
+}
+
+// run wraps a step: heartbeats, the count, and the one mapping of errors.
+func (b *Boxes) run(ctx context.Context, kind box.StepKind, act func(context.Context) (box.Outcome, error)) (box.Outcome, error) {
+	defer beat(ctx)()
+	began := time.Now()
+	out, err := act(ctx)
+	if b.Steps != nil {
+		b.Steps.Record(kind, b.Provider.Name(), box.ClassOf(err), time.Since(began), out.Reclaim.FreedBytes+out.Receipt.Bytes)
+	}
+	if err != nil {
+		return box.Outcome{}, translate(ctx, fmt.Errorf("%s: %w", kind, err))
+	}
+	return out, nil
+}

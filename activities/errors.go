@@ -1,0 +1,54 @@
+package activities
+
+import (
+	"context"
+	"errors"
+
+	"go.temporal.io/sdk/temporal"
+
+	"github.com/openhands/boxkeeper/box"
+)
+
+// translate turns an error class into a Temporal error: its type is the class,
+// so that the workflow acts on the class and never on text. A class that the
+// same call cannot get past is not retried.
+func translate(ctx context.Context, err error) error {
+	if ctx.Err() != nil && errors.Is(context.Cause(ctx), context.Canceled) {
+		return temporal.NewCanceledError()
+	}
+	class := box.ClassOf(err)
+	options := temporal.ApplicationErrorOptions{NonRetryable: !class.Retryable() || class == box.ClassNotFound}
+	if e, ok := errors.AsType[*box.Error](err); ok {
+		options.NextRetryDelay = e.RetryAfter
+		if e.RetryAfter > longestInlineWait {
+			// A wait longer than a heartbeat is the workflow's: it is durable there.
+			options.NonRetryable = true
+			options.Details = []any{box.Duration(e.RetryAfter)}
+		}
+	}
+	if class == box.ClassConflict || class == box.ClassExhausted || class == box.ClassUnavailable {
+		options.Category = temporal.ApplicationErrorCategoryBenign
+	}
+	return temporal.NewApplicationErrorWithOptions(err.Error(), string(class), options)
+}
+
+// FailureOf reads the class and the words back from the error of an activity.
+// An error without a class, such as a time-out of the engine's, leaves the
+// outcome unknown.
+func FailureOf(err error) box.StepFailure {
+	if temporal.IsCanceledError(err) {
+		return box.StepFailure{Class: box.ClassCanceled, Message: "cancelled"}
+	}
+	if app, ok := errors.AsType[*temporal.ApplicationError](err); ok {
+		out := box.StepFailure{Class: box.Class(app.Type()), Message: app.Message()}
+		var wait box.Duration
+		if app.HasDetails() && app.Details(&wait) == nil {
+			out.RetryAfter = wait
+		}
+		return out
+	}
+	if _, ok := errors.AsType[*temporal.TimeoutError](err); ok {
+		return box.StepFailure{Class: box.ClassDeadlineExceeded, Message: "no worker finished it in time; its outcome is unknown"}
+	}
+	return box.StepFailure{Class: box.ClassUnknown, Message: "it ended without an answer; its outcome is unknown"}
+}

@@ -1,0 +1,209 @@
+package activities
+
+import (
+	"context"
+	"fmt"
+	"time"
+
+	"github.com/openhands/boxkeeper/box"
+	"github.com/openhands/boxkeeper/exports"
+)
+
+// longestInlineWait is how long a retry may wait inside the engine's own retry;
+// longer waits go back to the workflow.
+const longestInlineWait = 10 * time.Second
+
+// created is the ledger's record of a create. It holds references, no secrets.
+type created struct {
+	Spec        box.Spec        `json:"spec"`
+	Observation box.Observation `json:"observation,omitzero"`
+}
+
+// Create makes the box and waits until it answers. It is recorded before it is
+// called, and idempotent by the box's name.
+func (b *Boxes) Create(ctx context.Context, in CreateInput) (box.Outcome, error) {
+	return b.run(ctx, box.StepCreate, func(ctx context.Context) (box.Outcome, error) {
+		row := b.Provider.Capabilities()
+		if _, err := box.Plan(in.Spec.Policy, row); err != nil {
+			return box.Outcome{}, err
+		}
+		start, err := b.start(in.Spec.Env, in.Spec.Secrets)
+		if err != nil {
+			return box.Outcome{}, err
+		}
+		t := Target{Workspace: in.Spec.Workspace, Ref: box.Ref{Epoch: in.Epoch}, Step: in.Step}
+		if err := b.record(ctx, t, exports.KindCreateIntent, created{Spec: in.Spec}); err != nil {
+			return box.Outcome{}, err
+		}
+		seen, err := b.Provider.Create(ctx, in.Spec, in.Epoch, start)
+		if err != nil {
+			return box.Outcome{}, err
+		}
+		t.Ref = seen.Ref
+		if err := b.record(ctx, t, exports.KindCreated, created{Spec: in.Spec, Observation: seen}); err != nil {
+			return box.Outcome{}, err
+		}
+		ready, err := b.awaitReady(ctx, seen.Ref)
+		return box.Outcome{Observation: seen, Ready: ready, Capabilities: &row}, err
+	})
+}
+
+// AwaitReady waits until the agent-server of a box that is up answers.
+func (b *Boxes) AwaitReady(ctx context.Context, in Target) (box.Outcome, error) {
+	return b.run(ctx, box.StepAwaitReady, func(ctx context.Context) (box.Outcome, error) {
+		seen, err := b.Provider.Observe(ctx, in.Ref)
+		if err != nil {
+			return box.Outcome{}, err
+		}
+		if seen.Phase != box.PhaseRunning && seen.Phase != box.PhaseStarting {
+			return box.Outcome{}, box.Errorf(box.ClassFailedPrecondition, "the box is %s: %s", seen.Phase, seen.Evidence)
+		}
+		ready, err := b.awaitReady(ctx, in.Ref)
+		if err == nil && !ready {
+			err = box.Errorf(box.ClassUnavailable, "the box is up and its agent-server does not answer")
+		}
+		return box.Outcome{Observation: seen, Ready: ready}, err
+	})
+}
+
+// Observe reads the box at its provider. It wakes nothing.
+func (b *Boxes) Observe(ctx context.Context, in Target) (box.Outcome, error) {
+	return b.run(ctx, box.StepObserve, func(ctx context.Context) (box.Outcome, error) {
+		seen, err := b.Provider.Observe(ctx, in.Ref)
+		return box.Outcome{Observation: seen}, err
+	})
+}
+
+// Suspend tells the provider and returns with its proof. The provider's call is
+// detached from a cancellation: one that was begun is waited for.
+func (b *Boxes) Suspend(ctx context.Context, in Target) (box.Outcome, error) {
+	return b.run(ctx, box.StepSuspend, func(ctx context.Context) (box.Outcome, error) {
+		detached, cancel := context.WithTimeout(context.WithoutCancel(ctx), suspendBound)
+		defer cancel()
+		seen, err := b.Provider.Suspend(detached, in.Ref)
+		if err != nil {
+			return box.Outcome{}, err
+		}
+		if seen.Phase != box.PhaseSuspended {
+			return box.Outcome{}, box.Errorf(box.ClassUnknown, "the provider calls it %s: %s", seen.Phase, seen.Evidence)
+		}
+		return box.Outcome{Observation: seen}, b.record(detached, in, exports.KindSuspended, seen)
+	})
+}
+
+const suspendBound = 10 * time.Minute
+
+// Resume wakes the box and waits until its agent-server answers. Its ref may
+// change.
+func (b *Boxes) Resume(ctx context.Context, in ResumeInput) (box.Outcome, error) {
+	return b.run(ctx, box.StepResume, func(ctx context.Context) (box.Outcome, error) {
+		start, err := b.start(in.Env, in.Secrets)
+		if err != nil {
+			return box.Outcome{}, err
+		}
+		seen, err := b.Provider.Resume(ctx, in.Ref, start)
+		if err != nil {
+			return box.Outcome{}, err
+		}
+		if err := b.record(ctx, in.Target, exports.KindResumed, seen); err != nil {
+			return box.Outcome{}, err
+		}
+		ready, err := b.awaitReady(ctx, seen.Ref)
+		if err == nil && !ready {
+			err = box.Errorf(box.ClassUnavailable, "the box is up and its agent-server does not answer")
+		}
+		return box.Outcome{Observation: seen, Ready: ready}, err
+	})
+}
+
+// VerifyExport reads an export back from the store, every byte. What does not
+// match is an answer, not an error: only a store that cannot be read is one.
+func (b *Boxes) VerifyExport(ctx context.Context, in DeleteInput) (box.Outcome, error) {
+	return b.run(ctx, box.StepVerifyExport, func(ctx context.Context) (box.Outcome, error) {
+		problem, err := b.verify(ctx, in)
+		return box.Outcome{Problem: problem}, err
+	})
+}
+
+func (b *Boxes) verify(ctx context.Context, in DeleteInput) (problem string, err error) {
+	_, err = b.Store.Verify(ctx, in.Workspace, in.Receipt)
+	switch box.ClassOf(err) { //nolint:exhaustive // the rest is for trying again
+	case "":
+		return "", nil
+	case box.ClassNotFound, box.ClassUnknown, box.ClassFailedPrecondition, box.ClassInvalid:
+		return err.Error(), nil
+	}
+	return "", err
+}
+
+// tombstone is the ledger's last word on a workspace.
+type tombstone struct {
+	Ref            box.Ref     `json:"ref"`
+	Receipt        box.Receipt `json:"receipt,omitzero"`
+	WithoutHistory bool        `json:"without_history,omitzero"`
+	By             string      `json:"by"`
+	Evidence       string      `json:"evidence,omitzero"`
+}
+
+// Delete destroys the box, after it has read again that the export is whole and
+// that the box is ours. It returns with the provider's proof. Being gone
+// already is success.
+func (b *Boxes) Delete(ctx context.Context, in DeleteInput) (box.Outcome, error) {
+	return b.run(ctx, box.StepDelete, func(ctx context.Context) (box.Outcome, error) {
+		if !in.WithoutHistory && !in.NeverReady {
+			problem, err := b.verify(ctx, in)
+			if err == nil && problem != "" {
+				err = box.Errorf(box.ClassFailedPrecondition, "nothing was destroyed: the export does not verify: %s", problem)
+			}
+			if err != nil {
+				return box.Outcome{}, err
+			}
+		}
+		ref := in.Ref
+		if ref.IsZero() {
+			found, err := b.find(ctx, in)
+			if err != nil {
+				return box.Outcome{}, err
+			}
+			ref = found
+		}
+		in.Ref = ref
+		if in.Ref.Epoch == 0 {
+			in.Ref.Epoch = in.Epoch
+		}
+		last := tombstone{Ref: ref, Receipt: in.Receipt, WithoutHistory: in.WithoutHistory, By: in.By}
+		if err := b.record(ctx, in.Target, exports.KindDeleteIntent, last); err != nil {
+			return box.Outcome{}, err
+		}
+		gone := box.Observation{Ref: ref, Phase: box.PhaseGone, Evidence: "no box of this name exists"}
+		if !ref.IsZero() {
+			seen, err := b.Provider.Delete(ctx, ref)
+			if err != nil {
+				return box.Outcome{}, err
+			}
+			if seen.Phase != box.PhaseGone {
+				return box.Outcome{}, box.Errorf(box.ClassUnknown, "the provider calls it %s after the deletion: %s", seen.Phase, seen.Evidence)
+			}
+			gone = seen
+		}
+		last.Evidence = gone.Evidence
+		return box.Outcome{Observation: gone}, b.record(ctx, in.Target, exports.KindDeleted, last)
+	})
+}
+
+// find looks up a box whose create never answered: it may exist all the same.
+func (b *Boxes) find(ctx context.Context, in DeleteInput) (box.Ref, error) {
+	if b.Provider.Capabilities().List != box.Yes {
+		return box.Ref{}, box.Errorf(box.ClassUnsupported, "the provider cannot list, so nothing shows whether a box of workspace %s exists; look there and adopt or delete it by hand", in.Workspace)
+	}
+	listed, err := b.Provider.List(ctx)
+	if err != nil {
+		return box.Ref{}, fmt.Errorf("look for a box that was never confirmed: %w", err)
+	}
+	for _, one := range listed {
+		if one.Identity.Workspace == in.Workspace && one.Identity.Epoch == in.Epoch {
+			return one.Observation.Ref, nil
+		}
+	}
+	return box.Ref{}, nil
+}

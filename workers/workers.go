@@ -1,0 +1,182 @@
+// Package workers puts workflows and activities onto their task queues: one
+// queue for the workflows, and one per provider instance for its activities, so
+// that a provider's credentials live only in the workers that serve its queue.
+// It also carries what providers say by themselves to the workflows.
+//
+// The mains start it. It never decides anything about a box.
+package workers
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"sync"
+	"time"
+
+	"go.temporal.io/api/serviceerror"
+	"go.temporal.io/sdk/client"
+	"go.temporal.io/sdk/worker"
+	"go.temporal.io/sdk/workflow"
+	"go.uber.org/zap"
+
+	"github.com/openhands/boxkeeper/activities"
+	"github.com/openhands/boxkeeper/box"
+	"github.com/openhands/boxkeeper/exports"
+	"github.com/openhands/boxkeeper/providers"
+	"github.com/openhands/boxkeeper/providers/driver"
+	"github.com/openhands/boxkeeper/workflows"
+)
+
+// Options is what the workers of one process need.
+type Options struct {
+	// Providers are the instances whose queues this process serves.
+	Providers []*providers.Provider
+	// Store holds exports and ledgers. Close it after Stop.
+	Store *exports.Store
+	// Notify carries notices; nil writes them to the log.
+	Notify activities.Notifier
+	// Secret resolves a reference of a spec.
+	Secret func(reference string) (box.Secret, error)
+	Steps  activities.Recorder // nil counts nothing
+	Logger *zap.Logger
+	// Progress hears of transfers; nil for nobody.
+	Progress func(workspace string, p exports.Progress)
+	// NoWorkflows serves the activities only.
+	NoWorkflows bool
+}
+
+// Bounds of a process's work.
+const (
+	stopWait    = 30 * time.Second
+	transfers   = 8 // activities at a time per instance: each may spool a conversation
+	throttle    = 3 * time.Second
+	watchAgain  = 5 * time.Second
+	signalBound = 30 * time.Second
+	// stickyBound is how long a task waits for the worker that ran the workflow
+	// last: the SDK's five seconds would be added to every notice after a crash.
+	stickyBound   = 2 * time.Second
+	deadlockBound = 10 * time.Second // a busy machine must not look like a stuck workflow
+)
+
+// Set is the running workers of one process. The zero value is not usable.
+type Set struct {
+	client  client.Client
+	opts    Options
+	workers []worker.Worker
+	started []worker.Worker
+	stop    context.CancelFunc
+	watches sync.WaitGroup
+}
+
+// New makes the workers. It contacts nobody. An unusable option is Invalid.
+func New(c client.Client, opts Options) (*Set, error) {
+	switch {
+	case opts.Store == nil:
+		return nil, box.Invalidf("exports", "the workers need an export store")
+	case opts.Secret == nil:
+		return nil, box.Invalidf("secrets", "the workers need a way to resolve references")
+	case len(opts.Providers) == 0 && opts.NoWorkflows:
+		return nil, box.Invalidf("providers", "there is nothing to serve: name a provider instance")
+	}
+	if opts.Notify == nil {
+		opts.Notify = activities.LogNotifier{}
+	}
+	if opts.Logger == nil {
+		opts.Logger = zap.NewNop()
+	}
+	s := &Set{client: c, opts: opts}
+	if !opts.NoWorkflows {
+		w := worker.New(c, box.TaskQueue, worker.Options{
+			WorkerStopTimeout: stopWait, DeadlockDetectionTimeout: deadlockBound, DisableRegistrationAliasing: true,
+			LocalActivityWorkerOnly: true, StickyScheduleToStartTimeout: stickyBound,
+		})
+		Register(w)
+		s.workers = append(s.workers, w)
+	}
+	seen := map[string]bool{}
+	for _, p := range opts.Providers {
+		if seen[p.Name()] {
+			return nil, box.Invalidf("providers."+p.Name(), "is configured twice")
+		}
+		seen[p.Name()] = true
+		w := worker.New(c, box.ActivityQueue(p.Name()), worker.Options{
+			WorkerStopTimeout: stopWait, DisableWorkflowWorker: true, DisableRegistrationAliasing: true,
+			MaxConcurrentActivityExecutionSize: transfers, MaxHeartbeatThrottleInterval: throttle, DefaultHeartbeatThrottleInterval: throttle,
+		})
+		w.RegisterActivity(&activities.Boxes{
+			Provider: p, Store: opts.Store, Notify: opts.Notify, Secret: opts.Secret, Steps: opts.Steps, Progress: opts.Progress,
+		})
+		s.workers = append(s.workers, w)
+	}
+	return s, nil
+}
+
+// Register puts the workflows into a registry: a worker's or a replayer's.
+func Register(r worker.WorkflowRegistry) {
+	r.RegisterWorkflowWithOptions(workflows.Box, workflow.RegisterOptions{Name: box.WorkflowType})
+}
+
+// Start begins to serve. On an error nothing is left running.
+func (s *Set) Start() error {
+	ctx, cancel := context.WithCancel(context.Background()) //nolint:forbidigo // lives until Stop, not as long as one call
+	s.stop = cancel
+	for _, w := range s.workers {
+		if err := w.Start(); err != nil {
+			s.Stop()
+			return box.Errorf(box.ClassUnavailable, "start a worker: %w", err)
+		}
+		s.started = append(s.started, w)
+	}
+	for _, p := range s.opts.Providers {
+		if p.Capabilities().Watch == box.Yes {
+			s.watches.Go(func() { s.watch(ctx, p) })
+		}
+	}
+	return nil
+}
+
+// Stop ends gracefully: running activities get half a minute. Safe to repeat.
+func (s *Set) Stop() {
+	if s.stop != nil {
+		s.stop()
+	}
+	s.watches.Wait()
+	var wait sync.WaitGroup
+	for _, w := range s.started {
+		wait.Go(w.Stop)
+	}
+	wait.Wait()
+	s.started = nil
+}
+
+// watch carries what a provider says by itself to the workflows, for as long as
+// ctx lives. A watch that breaks is begun again; it first tells what changed
+// meanwhile.
+func (s *Set) watch(ctx context.Context, p *providers.Provider) {
+	for ctx.Err() == nil {
+		err := p.Watch(ctx, func(seen driver.Listed) { s.tell(ctx, seen) })
+		if ctx.Err() != nil {
+			return
+		}
+		s.opts.Logger.Warn("watching a provider broke; it is begun again", zap.String("provider", p.Name()), zap.Error(err))
+		select {
+		case <-ctx.Done():
+		case <-time.After(watchAgain):
+		}
+	}
+}
+
+// tell signals what was seen. Only a workflow that exists is told: a box that
+// nobody owns is a matter of a reconcile pass.
+func (s *Set) tell(ctx context.Context, seen driver.Listed) {
+	ctx, cancel := context.WithTimeout(ctx, signalBound)
+	defer cancel()
+	signal := box.ObservedSignal{
+		ID:          fmt.Sprintf("watch-%s-%s", seen.Observation.Ref.ID, seen.Observation.Phase),
+		Observation: seen.Observation,
+	}
+	err := s.client.SignalWorkflow(ctx, box.WorkflowID(seen.Identity.Workspace), "", box.SignalObserved, signal)
+	if _, none := errors.AsType[*serviceerror.NotFound](err); err != nil && !none {
+		s.opts.Logger.Warn("an observation was not delivered", zap.String("workspace", seen.Identity.Workspace), zap.Error(err))
+	}
+}

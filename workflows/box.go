@@ -1,0 +1,185 @@
+package workflows
+
+import (
+	"time"
+
+	"go.temporal.io/sdk/log"
+	"go.temporal.io/sdk/temporal"
+	"go.temporal.io/sdk/workflow"
+
+	"github.com/openhands/boxkeeper/box"
+)
+
+// Box owns the life of one workspace. It ends when the box is destroyed, and
+// never by a time-out: leave the execution time-out unset.
+func Box(ctx workflow.Context, in box.Input) error {
+	w, err := newLoop(ctx, in)
+	if err != nil {
+		return err
+	}
+	return w.run()
+}
+
+// loop is one run. Its fields are rebuilt from the facts in each run.
+type loop struct {
+	ctx     workflow.Context
+	in      box.Input
+	facts   *box.Facts
+	log     log.Logger
+	signals []signal
+	keys    searchKeys
+
+	dirty     bool // a handler changed the facts
+	turns     int
+	timer     workflow.Future
+	timerAt   time.Time
+	stopTimer workflow.CancelFunc
+	shown     published
+}
+
+func newLoop(ctx workflow.Context, in box.Input) (*loop, error) {
+	w := &loop{ctx: ctx, in: in, log: workflow.GetLogger(ctx), keys: newSearchKeys()}
+	if in.Carried != nil {
+		w.facts = in.Carried
+	} else {
+		if err := in.Spec.Validate(); err != nil {
+			return nil, refusal(err)
+		}
+		if workflow.GetInfo(ctx).WorkflowExecution.ID != box.WorkflowID(in.Spec.Workspace) {
+			return nil, refusal(box.Invalidf("workspace", "the workflow id must be %q", box.WorkflowID(in.Spec.Workspace)))
+		}
+		facts := box.NewFacts(in.Spec, in.Capabilities, workflow.Now(ctx))
+		w.facts = &facts
+	}
+	w.shown = w.startPublished()
+	w.signals = w.listen()
+	if err := w.serveQueries(); err != nil {
+		return nil, err
+	}
+	return w, w.serveUpdates()
+}
+
+// run is the loop: take what arrived, let time pass, ask what is next, do it.
+func (w *loop) run() error {
+	for {
+		w.takeSignals()
+		now := workflow.Now(w.ctx)
+		w.facts.Advance(now)
+		step := box.Next(w.facts, now)
+		switch step.Kind {
+		case box.StepFinish:
+			w.publish(step)
+			return workflow.Await(w.ctx, func() bool { return workflow.AllHandlersFinished(w.ctx) })
+		case box.StepWait:
+			w.publish(step)
+			if w.mayContinueAsNew() {
+				return w.continueAsNew()
+			}
+			if err := w.sleep(step); err != nil {
+				return err
+			}
+		case box.StepCreate, box.StepAwaitReady, box.StepObserve, box.StepScan, box.StepQuiesce, box.StepUndrain,
+			box.StepReclaim, box.StepExport, box.StepSuspend, box.StepResume, box.StepNotify, box.StepVerifyExport,
+			box.StepDelete:
+			if err := w.act(step, now); err != nil {
+				return err
+			}
+		}
+		w.turns++
+	}
+}
+
+// act runs the activity of a step. A user who arrives meanwhile cancels an
+// automatic suspend; the activity is waited for all the same.
+func (w *loop) act(step box.Step, now time.Time) error {
+	w.facts.Begin(step, now)
+	w.publish(step)
+	ctx, cancel := workflow.WithCancel(w.ctx)
+	defer cancel()
+	future := w.start(ctx, step)
+	cancelled := false
+	for !future.IsReady() {
+		w.dirty = false
+		if err := workflow.Await(w.ctx, func() bool { return future.IsReady() || w.dirty || w.signalled() }); err != nil {
+			return err
+		}
+		w.takeSignals()
+		if !cancelled && box.Interrupts(w.facts, step.Kind) {
+			cancelled = true
+			cancel()
+		}
+	}
+	var out box.Outcome
+	if err := future.Get(w.ctx, &out); err != nil {
+		if cancelled && temporal.IsCanceledError(err) {
+			return nil // the facts say why, and what comes next
+		}
+		failure := w.failureOf(err)
+		out = box.Outcome{Failed: &failure}
+		w.log.Info("step failed", "step", step.Kind, "class", failure.Class, "error", failure.Message)
+	}
+	w.facts.Apply(step, out, workflow.Now(w.ctx))
+	return nil
+}
+
+// sleep waits until the step's time or until something arrives.
+func (w *loop) sleep(step box.Step) error {
+	w.arm(step)
+	w.dirty = false
+	err := workflow.Await(w.ctx, func() bool {
+		return w.dirty || w.signalled() || (w.timer != nil && w.timer.IsReady())
+	})
+	if w.timer != nil && w.timer.IsReady() {
+		w.timer, w.stopTimer = nil, nil
+	}
+	return err
+}
+
+// arm sets the timer. In a running box, whose deadline moves with each use, a
+// timer that is armed already and not later is left alone: it fires early once,
+// instead of being set again at every use.
+func (w *loop) arm(step box.Step) {
+	switch {
+	case step.At.IsZero():
+		w.disarm()
+		return
+	case w.timer == nil:
+	case w.timerAt.Equal(step.At), w.facts.State == box.StateRunning && w.timerAt.Before(step.At):
+		return
+	}
+	w.disarm()
+	ctx, cancel := workflow.WithCancel(w.ctx)
+	after := max(step.At.Sub(workflow.Now(w.ctx)), time.Millisecond)
+	w.timer = workflow.NewTimerWithOptions(ctx, after, workflow.TimerOptions{Summary: clip(step.Reason.Text)})
+	w.timerAt, w.stopTimer = step.At, cancel
+}
+
+func (w *loop) disarm() {
+	if w.stopTimer != nil {
+		w.stopTimer()
+	}
+	w.timer, w.stopTimer = nil, nil
+}
+
+// mayContinueAsNew reports whether this run should end and nothing would be
+// lost: no handler runs and no signal waits.
+func (w *loop) mayContinueAsNew() bool {
+	due := workflow.GetInfo(w.ctx).GetContinueAsNewSuggested() || (w.in.TurnsPerRun > 0 && w.turns >= w.in.TurnsPerRun)
+	return due && !w.signalled() && workflow.AllHandlersFinished(w.ctx)
+}
+
+func (w *loop) continueAsNew() error {
+	next := w.in
+	next.Carried = w.facts
+	return workflow.NewContinueAsNewError(w.ctx, Box, next)
+}
+
+// clip cuts a text to what the engine takes as a summary.
+func clip(text string) string {
+	const most = 200
+	runes := []rune(text)
+	if len(runes) <= most {
+		return text
+	}
+	return string(runes[:most-1]) + "…"
+}

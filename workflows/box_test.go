@@ -1,0 +1,251 @@
+package workflows_test
+
+import (
+	"reflect"
+	"strings"
+	"testing"
+	"time"
+
+	"go.temporal.io/sdk/client"
+	"go.temporal.io/sdk/temporal"
+	"go.temporal.io/sdk/testsuite"
+
+	"github.com/openhands/boxkeeper/box"
+)
+
+const (
+	minute = time.Minute
+	day    = 24 * time.Hour
+)
+
+func startOptions(workspace string) client.StartWorkflowOptions {
+	return client.StartWorkflowOptions{ID: box.WorkflowID(workspace), TaskQueue: box.TaskQueue}
+}
+
+func id(name string) box.Request { return box.Request{ID: name, By: "ana"} }
+
+// statusOf asks the status query at a time.
+func statusOf(p *play, after time.Duration, check func(box.Status)) {
+	p.at(after, func(env *testsuite.TestWorkflowEnvironment) {
+		value, err := env.QueryWorkflow(box.QueryStatus)
+		if err != nil {
+			p.t.Error(err)
+			return
+		}
+		var s box.Status
+		if err := value.Get(&s); err != nil {
+			p.t.Error(err)
+			return
+		}
+		check(s)
+	})
+}
+
+// wholeLife is the scenario of the demo: work, idle, resume by connect, idle,
+// paused TTL, notice, confirmation, deletion.
+func wholeLife(t *testing.T, cadence int) *play {
+	p := newPlay(t)
+	p.cadence = cadence
+	p.update(minute, box.UpdateConnect, box.ConnectRequest{Request: id("c1"), HolderID: "tab"}, nil)
+	p.at(minute+time.Second, func(env *testsuite.TestWorkflowEnvironment) { p.box.events, p.box.lastUse = 3, env.Now() })
+	p.signal(2*minute, box.SignalRelease, box.ReleaseRequest{HolderID: "tab"})
+	p.update(time.Hour, box.UpdateConnect, box.ConnectRequest{Request: id("c2"), HolderID: "tab"}, nil)
+	p.signal(time.Hour+minute, box.SignalRelease, box.ReleaseRequest{HolderID: "tab"})
+	var token string
+	p.update(35*day, box.UpdateRequestDelete, box.RequestDeleteAsk{Request: id("d1")}, func(answer any, err error) {
+		if err != nil {
+			t.Errorf("request-delete: %v", err)
+			return
+		}
+		loss, ok := answer.(box.Loss)
+		if !ok || !loss.Covered || loss.Events != 3 {
+			t.Errorf("loss %+v", answer)
+		}
+		token = loss.Token
+	})
+	p.at(35*day+minute, func(env *testsuite.TestWorkflowEnvironment) {
+		env.SignalWorkflow(box.SignalConfirmDelete, box.ConfirmDelete{Token: token, By: "ana"})
+	})
+	if err := p.run(); err != nil {
+		t.Fatalf("the workflow ended with %v", err)
+	}
+	return p
+}
+
+func wantLife() []box.StepKind {
+	return []box.StepKind{
+		box.StepCreate, box.StepQuiesce, box.StepReclaim, box.StepExport, box.StepSuspend, box.StepResume,
+		box.StepQuiesce, box.StepReclaim, box.StepSuspend, box.StepNotify,
+	}
+}
+
+func TestWholeLifeEndsAlikeAtEveryCadence(t *testing.T) {
+	t.Parallel()
+	for _, cadence := range []int{0, 1, 2, 3, 5, 7, 1000} {
+		p := wholeLife(t, cadence)
+		got := p.box.log
+		if !reflect.DeepEqual(got[:len(wantLife())], wantLife()) {
+			t.Fatalf("cadence %d: steps %v\nwant first %v", cadence, got, wantLife())
+		}
+		if tail := got[len(got)-2:]; !reflect.DeepEqual(tail, []box.StepKind{box.StepVerifyExport, box.StepDelete}) {
+			t.Fatalf("cadence %d: it ended with %v", cadence, tail)
+		}
+		for _, k := range got[len(wantLife()) : len(got)-2] {
+			if k != box.StepNotify {
+				t.Fatalf("cadence %d: %s between the notice and the deletion: %v", cadence, k, got)
+			}
+		}
+		if p.box.phase != box.PhaseGone || p.box.creates != 1 {
+			t.Fatalf("cadence %d: phase %s after %d creates", cadence, p.box.phase, p.box.creates)
+		}
+		if end := p.now.Sub(p.start); end < 36*day || end > 36*day+2*minute {
+			t.Fatalf("cadence %d: it ended after %s, want a day of undo after the confirmation", cadence, end)
+		}
+		if cadence == 1 && p.runs < 10 {
+			t.Fatalf("cadence 1 made only %d runs", p.runs)
+		}
+	}
+}
+
+func TestAnArrivingUserCancelsAnAutomaticSuspend(t *testing.T) {
+	t.Parallel()
+	for _, during := range []box.StepKind{box.StepReclaim, box.StepExport} {
+		p := newPlay(t)
+		p.box.hang[during] = true
+		arrive := 15*minute + time.Second // the step is under way from 15 minutes on
+		p.update(arrive, box.UpdateConnect, box.ConnectRequest{Request: id("c1"), HolderID: "tab", Lease: box.Duration(time.Hour)}, nil)
+		statusOf(p, 30*minute, func(s box.Status) {
+			if s.State != box.StateRunning || p.box.drained || p.box.phase != box.PhaseRunning {
+				t.Errorf("during %s: state %s, drained %v, phase %s", during, s.State, p.box.drained, p.box.phase)
+			}
+			if s.Failure != nil {
+				t.Errorf("a cancellation counts as a failure: %+v", s.Failure)
+			}
+		})
+		p.at(31*minute, func(env *testsuite.TestWorkflowEnvironment) { env.CancelWorkflow() })
+		_ = p.run()
+		if p.box.cancelled != 1 {
+			t.Errorf("during %s: the step was cancelled %d times", during, p.box.cancelled)
+		}
+		for _, k := range p.box.log {
+			if k == box.StepSuspend {
+				t.Errorf("it was suspended under the user's hands: %v", p.box.log)
+			}
+		}
+	}
+}
+
+func TestUpdatesAreRefusedWithTheNextStep(t *testing.T) {
+	t.Parallel()
+	p := newPlay(t)
+	refused := func(name, want string, class box.Class) func(any, error) {
+		return func(_ any, err error) {
+			app, ok := err.(*temporal.ApplicationError) //nolint:errorlint // the SDK hands it over bare
+			if !ok || box.Class(app.Type()) != class || !strings.Contains(app.Message(), want) {
+				t.Errorf("%s: got %v, want %s with %q", name, err, class, want)
+			}
+		}
+	}
+	p.update(minute, box.UpdateConnect, box.ConnectRequest{HolderID: "x"}, refused("no id", "request_id", box.ClassInvalid))
+	p.update(minute, box.UpdateRenew, box.RenewRequest{Request: id("r"), HolderID: "x"}, refused("gone hold", "connect again", box.ClassNotFound))
+	p.update(minute, box.UpdateSetPolicy, box.SetPolicyAsk{Request: id("p"), Policy: box.Policy{OnExpiry: box.OnExpiryDelete}}, refused("late delete", "policy.on_expiry", box.ClassInvalid))
+	p.update(20*minute, box.UpdateReclaim, box.ReclaimAsk{Request: id("q")}, refused("suspended", "connect first", box.ClassFailedPrecondition))
+	p.at(21*minute, func(env *testsuite.TestWorkflowEnvironment) { env.CancelWorkflow() })
+	_ = p.run()
+}
+
+func TestARepeatedRequestGetsTheFirstAnswer(t *testing.T) {
+	t.Parallel()
+	for _, cadence := range []int{0, 1} {
+		p := newPlay(t)
+		p.cadence = cadence
+		var answers []any
+		keep := func(answer any, err error) {
+			if err != nil {
+				t.Error(err)
+			}
+			answers = append(answers, answer)
+		}
+		for i := range 3 {
+			at := minute + time.Duration(i)*10*time.Second
+			p.update(at, box.UpdateReclaim, box.ReclaimAsk{Request: id("same")}, keep)
+		}
+		p.at(2*minute, func(env *testsuite.TestWorkflowEnvironment) { env.CancelWorkflow() })
+		_ = p.run()
+		reclaims := 0
+		for _, k := range p.box.log {
+			if k == box.StepReclaim {
+				reclaims++
+			}
+		}
+		if reclaims != 1 || len(answers) != 3 || !reflect.DeepEqual(answers[0], answers[2]) {
+			t.Errorf("cadence %d: %d passes, answers %v", cadence, reclaims, answers)
+		}
+	}
+}
+
+func TestConfirmationWithoutAWorkerIsNotLost(t *testing.T) {
+	t.Parallel()
+	p := newPlay(t)
+	var token string
+	p.update(minute, box.UpdateRequestDelete, box.RequestDeleteAsk{Request: id("d")}, func(answer any, err error) {
+		if err != nil {
+			t.Error(err)
+			return
+		}
+		token = answer.(box.Loss).Token //nolint:forcetypeassert // checked by the test's end
+	})
+	p.at(2*minute, func(env *testsuite.TestWorkflowEnvironment) {
+		env.SignalWorkflow(box.SignalConfirmDelete, box.ConfirmDelete{Token: "another", By: "eve"})
+		env.SignalWorkflow(box.SignalConfirmDelete, box.ConfirmDelete{Token: token, By: "ana"})
+	})
+	if err := p.run(); err != nil {
+		t.Fatal(err)
+	}
+	want := []box.StepKind{box.StepCreate, box.StepScan, box.StepQuiesce, box.StepExport, box.StepVerifyExport, box.StepDelete}
+	if !reflect.DeepEqual(p.box.log, want) {
+		t.Fatalf("steps %v, want %v", p.box.log, want)
+	}
+}
+
+func TestABadStoreBlocksTheDeletion(t *testing.T) {
+	t.Parallel()
+	p := newPlay(t)
+	p.box.badStore = true
+	var token string
+	p.update(20*minute, box.UpdateRequestDelete, box.RequestDeleteAsk{Request: id("d")}, func(answer any, err error) {
+		if err == nil {
+			token = answer.(box.Loss).Token //nolint:forcetypeassert // checked by the test's end
+		}
+	})
+	p.at(21*minute, func(env *testsuite.TestWorkflowEnvironment) {
+		env.SignalWorkflow(box.SignalConfirmDelete, box.ConfirmDelete{Token: token, By: "ana"})
+	})
+	statusOf(p, 2*time.Hour, func(s box.Status) {
+		if s.State != box.StateDeleteBlocked || p.box.phase != box.PhaseSuspended {
+			t.Errorf("state %s, phase %s, steps %v", s.State, p.box.phase, p.box.log)
+		}
+	})
+	p.at(3*time.Hour, func(env *testsuite.TestWorkflowEnvironment) { env.CancelWorkflow() })
+	_ = p.run()
+}
+
+func TestAKilledBoxIsReadAgainAndSettled(t *testing.T) {
+	t.Parallel()
+	p := newPlay(t)
+	p.at(minute, func(env *testsuite.TestWorkflowEnvironment) {
+		p.box.phase = box.PhaseFailed
+		env.SignalWorkflow(box.SignalObserved, box.ObservedSignal{ID: "w", Observation: p.box.seen()})
+	})
+	statusOf(p, 2*minute, func(s box.Status) {
+		if s.State != box.StateSuspended || s.Reason.Code != box.ReasonWall && s.Reason.Code != box.ReasonEndedByItself {
+			t.Errorf("state %s because %+v", s.State, s.Reason)
+		}
+	})
+	p.at(3*minute, func(env *testsuite.TestWorkflowEnvironment) { env.CancelWorkflow() })
+	_ = p.run()
+	want := []box.StepKind{box.StepCreate, box.StepObserve, box.StepSuspend}
+	if !reflect.DeepEqual(p.box.log, want) {
+		t.Errorf("steps %v, want %v", p.box.log, want)
+	}
+}

@@ -1,0 +1,143 @@
+package workflows
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	enumspb "go.temporal.io/api/enums/v1"
+	"go.temporal.io/sdk/temporal"
+	"go.temporal.io/sdk/workflow"
+
+	"github.com/openhands/boxkeeper/activities"
+	"github.com/openhands/boxkeeper/box"
+)
+
+// bounds are the time-outs of a kind of call.
+type bounds struct {
+	start, beat time.Duration
+	tries       int32
+}
+
+// noWorker is how long a step waits for a worker before that is said as such.
+const noWorker = 2 * time.Minute
+
+// boundsOf names the option set of a step: quick calls, long transfers, and
+// mutations at the provider. Further tries are the rules' to make, so that each
+// is visible with its reason.
+func boundsOf(kind box.StepKind) bounds {
+	quickCall := bounds{start: 2 * time.Minute, beat: 20 * time.Second, tries: 2}
+	longTransfer := bounds{start: 12 * time.Hour, beat: 30 * time.Second, tries: 1}
+	mutation := bounds{start: 40 * time.Minute, beat: 30 * time.Second, tries: 2}
+	switch kind {
+	case box.StepCreate, box.StepResume, box.StepSuspend, box.StepDelete, box.StepAwaitReady:
+		return mutation
+	case box.StepExport, box.StepVerifyExport, box.StepReclaim:
+		return longTransfer
+	case box.StepQuiesce: // ends runs: up to ten seconds each
+		return bounds{start: 15 * time.Minute, beat: 20 * time.Second, tries: 1}
+	case box.StepWait, box.StepFinish, box.StepObserve, box.StepScan, box.StepUndrain, box.StepNotify:
+	}
+	return quickCall
+}
+
+// start schedules the activity of a step.
+func (w *loop) start(ctx workflow.Context, step box.Step) workflow.Future {
+	f := w.facts
+	b := boundsOf(step.Kind)
+	ctx = workflow.WithActivityOptions(ctx, workflow.ActivityOptions{
+		TaskQueue:              box.ActivityQueue(f.Spec.Provider),
+		ScheduleToStartTimeout: noWorker,
+		StartToCloseTimeout:    b.start,
+		HeartbeatTimeout:       b.beat,
+		WaitForCancellation:    true,
+		RetryPolicy:            &temporal.RetryPolicy{InitialInterval: time.Second, BackoffCoefficient: 2, MaximumInterval: 10 * time.Second, MaximumAttempts: b.tries},
+		Summary:                clip(step.Reason.Text),
+	})
+	target := activities.Target{Workspace: f.Spec.Workspace, Ref: f.Ref, Step: f.StepID()}
+	target.Ref.Epoch = f.Epoch
+	if f.Ref.IsZero() {
+		target.Ref = box.Ref{}
+	}
+	inSequence := f.Sequence != nil && step.Ask == nil
+	var a *activities.Boxes
+	switch step.Kind {
+	case box.StepCreate:
+		return call(ctx, a.Create, activities.CreateInput{Spec: f.Spec, Epoch: f.Epoch, Step: f.StepID()})
+	case box.StepAwaitReady:
+		return call(ctx, a.AwaitReady, target)
+	case box.StepScan:
+		return call(ctx, a.Scan, target)
+	case box.StepQuiesce:
+		in := activities.QuiesceInput{Target: target}
+		if f.Sequence.Purpose == box.PurposeIdle {
+			in.IdleFor = f.Policy.Idle
+		}
+		return call(ctx, a.Quiesce, in)
+	case box.StepUndrain:
+		return call(ctx, a.Undrain, target)
+	case box.StepReclaim:
+		in := activities.ReclaimInput{Target: target, Drained: inSequence}
+		if step.Ask != nil {
+			in.Request = step.Ask.Reclaim
+		}
+		return call(ctx, a.Reclaim, in)
+	case box.StepExport:
+		return call(ctx, a.Export, activities.ExportInput{Target: target, Previous: f.Receipt, Drained: inSequence})
+	case box.StepSuspend:
+		return call(ctx, a.Suspend, target)
+	case box.StepResume:
+		return call(ctx, a.Resume, activities.ResumeInput{Target: target, Env: f.Spec.Env, Secrets: f.Spec.Secrets})
+	case box.StepNotify:
+		return call(ctx, a.SendNotice, w.notice(step))
+	case box.StepVerifyExport, box.StepDelete:
+		in := activities.DeleteInput{
+			Target: target, Spec: f.Spec, Epoch: f.Epoch, Receipt: f.Receipt,
+			WithoutHistory: f.Deletion.WithoutHistory, NeverReady: f.NeverReady(), By: f.Deletion.ConfirmedBy,
+		}
+		if step.Kind == box.StepVerifyExport {
+			return call(ctx, a.VerifyExport, in)
+		}
+		return call(ctx, a.Delete, in)
+	case box.StepObserve, box.StepWait, box.StepFinish:
+	}
+	return call(ctx, a.Observe, target)
+}
+
+// call makes a wrong input type a compile error.
+func call[I any](ctx workflow.Context, act func(context.Context, I) (box.Outcome, error), in I) workflow.Future {
+	return workflow.ExecuteActivity(ctx, act, in)
+}
+
+// notice is what people are told, from the armed deadline.
+func (w *loop) notice(step box.Step) activities.Notice {
+	f := w.facts
+	n := activities.Notice{
+		ID:        fmt.Sprintf("%s-e%d-%d-%d", f.Spec.Workspace, f.Epoch, f.SuspendedSince.Unix(), f.Reminders),
+		Workspace: f.Spec.Workspace, Owner: f.Spec.Owner, State: f.State, Text: step.Reason.Text, Due: step.At,
+	}
+	if !step.At.IsZero() {
+		n.ID += fmt.Sprintf("-due-%d", step.At.Unix())
+	}
+	return n
+}
+
+// failureOf says in words what an activity's error means for a person.
+func (w *loop) failureOf(err error) box.StepFailure {
+	if timeout, ok := errors.AsType[*temporal.TimeoutError](err); ok && timeout.TimeoutType() == enumspb.TIMEOUT_TYPE_SCHEDULE_TO_START {
+		return box.StepFailure{
+			Class:   box.ClassUnavailable,
+			Message: "no worker serves " + w.facts.Spec.Provider + "; start one with \"boxkeeper worker\"",
+		}
+	}
+	return activities.FailureOf(err)
+}
+
+// refusal turns an error of a rule into one that callers of updates can act on.
+func refusal(err error) error {
+	if err == nil {
+		return nil
+	}
+	return temporal.NewNonRetryableApplicationError(err.Error(), string(box.ClassOf(err)), nil)
+}

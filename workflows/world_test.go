@@ -1,0 +1,272 @@
+package workflows_test
+
+import (
+	"context"
+	"errors"
+	"sync"
+	"testing"
+	"time"
+
+	"go.temporal.io/sdk/activity"
+	"go.temporal.io/sdk/converter"
+	"go.temporal.io/sdk/temporal"
+	"go.temporal.io/sdk/testsuite"
+	"go.temporal.io/sdk/worker"
+	"go.temporal.io/sdk/workflow"
+
+	"github.com/openhands/boxkeeper/activities"
+	"github.com/openhands/boxkeeper/box"
+	"github.com/openhands/boxkeeper/workflows"
+)
+
+// fakeBoxes stands in for activities.Boxes under the same method names: a box
+// and its store in memory, on the test environment's clock.
+type fakeBoxes struct {
+	mu       sync.Mutex
+	now      func() time.Time
+	log      []box.StepKind
+	notices  []activities.Notice
+	phase    box.Phase
+	creates  int
+	events   int
+	lastUse  time.Time
+	running  int
+	deaf     bool
+	fail     map[box.StepKind]error
+	hang     map[box.StepKind]bool // until cancelled
+	badStore bool
+	drained  bool
+
+	cancelled int
+	released  chan struct{}
+}
+
+func newFakeBoxes() *fakeBoxes {
+	return &fakeBoxes{phase: box.PhaseGone, fail: map[box.StepKind]error{}, hang: map[box.StepKind]bool{}, released: make(chan struct{})}
+}
+
+func (b *fakeBoxes) step(_ context.Context, kind box.StepKind, inside bool) error {
+	b.mu.Lock()
+	b.log = append(b.log, kind)
+	err, hang := b.fail[kind], b.hang[kind]
+	if err == nil && inside && (b.deaf || b.phase != box.PhaseRunning) {
+		err = temporal.NewNonRetryableApplicationError("its agent-server does not answer", string(box.ClassUnavailable), nil)
+	}
+	b.mu.Unlock()
+	if !hang {
+		return err
+	}
+	// The test environment does not cancel an activity's context; it tells its
+	// listener, which ends the wait.
+	select {
+	case <-b.released:
+		return temporal.NewCanceledError()
+	case <-time.After(20 * time.Second):
+	}
+	return errors.New("nobody cancelled the step")
+}
+
+func (b *fakeBoxes) seen() box.Observation {
+	ref := box.Ref{Provider: "local", ID: "id-1", Name: "bk-0-demo-1", Epoch: 1, Fingerprint: "here"}
+	return box.Observation{Ref: ref, Phase: b.phase, Evidence: "the provider says " + string(b.phase)}
+}
+
+func (b *fakeBoxes) digest() string {
+	return box.HistoryDigest([]box.ConversationMark{{ID: "c", Events: b.events}})
+}
+
+func (b *fakeBoxes) use() *box.Use {
+	return &box.Use{IdleFor: b.now().Sub(b.lastUse), Running: b.running, Digest: b.digest(), Conversations: 1, Events: b.events}
+}
+
+func (b *fakeBoxes) Create(ctx context.Context, _ activities.CreateInput) (box.Outcome, error) {
+	if err := b.step(ctx, box.StepCreate, false); err != nil {
+		return box.Outcome{}, err
+	}
+	b.creates++
+	b.phase, b.lastUse = box.PhaseRunning, b.now()
+	return box.Outcome{Observation: b.seen(), Ready: true}, nil
+}
+
+func (b *fakeBoxes) Observe(ctx context.Context, _ activities.Target) (box.Outcome, error) {
+	return box.Outcome{Observation: b.seen()}, b.step(ctx, box.StepObserve, false)
+}
+
+func (b *fakeBoxes) AwaitReady(ctx context.Context, _ activities.Target) (box.Outcome, error) {
+	return box.Outcome{Observation: b.seen(), Ready: true}, b.step(ctx, box.StepAwaitReady, true)
+}
+
+func (b *fakeBoxes) Scan(ctx context.Context, _ activities.Target) (box.Outcome, error) {
+	return box.Outcome{Use: b.use()}, b.step(ctx, box.StepScan, true)
+}
+
+func (b *fakeBoxes) Quiesce(ctx context.Context, in activities.QuiesceInput) (box.Outcome, error) {
+	if err := b.step(ctx, box.StepQuiesce, true); err != nil {
+		return box.Outcome{}, err
+	}
+	if in.IdleFor > 0 && (b.running > 0 || b.now().Sub(b.lastUse) < in.IdleFor.Std()) {
+		return box.Outcome{Use: b.use(), Busy: "a conversation is running in it"}, nil
+	}
+	b.drained = true
+	return box.Outcome{Use: b.use()}, nil
+}
+
+func (b *fakeBoxes) Undrain(ctx context.Context, _ activities.Target) (box.Outcome, error) {
+	b.drained = false
+	return box.Outcome{}, b.step(ctx, box.StepUndrain, true)
+}
+
+func (b *fakeBoxes) Reclaim(ctx context.Context, in activities.ReclaimInput) (box.Outcome, error) {
+	return box.Outcome{Reclaim: box.ReclaimReport{PlanID: "p", DryRun: in.Request.DryRun, FreedBytes: 1 << 20}}, b.step(ctx, box.StepReclaim, true)
+}
+
+func (b *fakeBoxes) Export(ctx context.Context, in activities.ExportInput) (box.Outcome, error) {
+	if err := b.step(ctx, box.StepExport, true); err != nil {
+		return box.Outcome{}, err
+	}
+	return box.Outcome{Receipt: box.Receipt{
+		Workspace: in.Workspace, Epoch: 1, Key: "k-" + in.Step, SHA256: "s", Conversations: 1, Events: b.events, Digest: b.digest(),
+	}}, nil
+}
+
+func (b *fakeBoxes) Suspend(ctx context.Context, _ activities.Target) (box.Outcome, error) {
+	if err := b.step(ctx, box.StepSuspend, false); err != nil {
+		return box.Outcome{}, err
+	}
+	b.phase, b.drained = box.PhaseSuspended, false
+	return box.Outcome{Observation: b.seen()}, nil
+}
+
+func (b *fakeBoxes) Resume(ctx context.Context, _ activities.ResumeInput) (box.Outcome, error) {
+	if err := b.step(ctx, box.StepResume, false); err != nil {
+		return box.Outcome{}, err
+	}
+	b.phase, b.lastUse = box.PhaseRunning, b.now()
+	return box.Outcome{Observation: b.seen(), Ready: true}, nil
+}
+
+func (b *fakeBoxes) SendNotice(ctx context.Context, in activities.Notice) (box.Outcome, error) {
+	b.notices = append(b.notices, in)
+	return box.Outcome{}, b.step(ctx, box.StepNotify, false)
+}
+
+func (b *fakeBoxes) VerifyExport(ctx context.Context, _ activities.DeleteInput) (box.Outcome, error) {
+	problem := ""
+	if b.badStore {
+		problem = "an object is missing"
+	}
+	return box.Outcome{Problem: problem}, b.step(ctx, box.StepVerifyExport, false)
+}
+
+func (b *fakeBoxes) Delete(ctx context.Context, _ activities.DeleteInput) (box.Outcome, error) {
+	if err := b.step(ctx, box.StepDelete, false); err != nil {
+		return box.Outcome{}, err
+	}
+	b.phase = box.PhaseGone
+	return box.Outcome{Observation: b.seen()}, nil
+}
+
+// play is one scenario: what callers do, and when, after the start.
+type play struct {
+	t       *testing.T
+	box     *fakeBoxes
+	spec    box.Spec
+	cadence int // turns per run; zero for the engine's own suggestion
+	moves   []move
+	runs    int
+	start   time.Time
+	err     error
+	now     time.Time // end of the last run
+}
+
+type move struct {
+	at   time.Duration
+	make func(*testsuite.TestWorkflowEnvironment)
+	done *bool
+}
+
+func newPlay(t *testing.T) *play {
+	t.Helper()
+	return &play{
+		t: t, box: newFakeBoxes(), start: time.Date(2026, 3, 1, 18, 0, 0, 0, time.UTC),
+		spec: box.Spec{Version: box.WireVersion, Workspace: "demo", Owner: "ana", Provider: "local"},
+	}
+}
+
+func (p *play) at(after time.Duration, do func(*testsuite.TestWorkflowEnvironment)) {
+	p.moves = append(p.moves, move{at: after, make: do, done: new(bool)})
+}
+
+func (p *play) update(after time.Duration, name string, r any, accepted func(any, error)) {
+	p.at(after, func(env *testsuite.TestWorkflowEnvironment) {
+		env.UpdateWorkflow(name, "", &testsuite.TestUpdateCallback{
+			OnAccept: func() {},
+			OnReject: func(err error) {
+				if accepted == nil {
+					p.t.Errorf("%s was refused: %v", name, err)
+					return
+				}
+				accepted(nil, err)
+			},
+			OnComplete: func(answer any, err error) {
+				if accepted != nil {
+					accepted(answer, err)
+				} else if err != nil {
+					p.t.Errorf("%s failed: %v", name, err)
+				}
+			},
+		}, r)
+	})
+}
+
+func (p *play) signal(after time.Duration, name string, s any) {
+	p.at(after, func(env *testsuite.TestWorkflowEnvironment) { env.SignalWorkflow(name, s) })
+}
+
+// run plays the scenario to its end, over as many runs as it takes, and returns
+// what the workflow ended with.
+func (p *play) run() error {
+	p.t.Helper()
+	in := box.Input{Spec: p.spec, TurnsPerRun: p.cadence}
+	now := p.start
+	for p.runs = 1; ; p.runs++ {
+		if p.runs > 2000 {
+			p.t.Fatal("the workflow continues as new for ever")
+		}
+		var suite testsuite.WorkflowTestSuite
+		env := suite.NewTestWorkflowEnvironment()
+		env.SetStartTime(now)
+		env.SetTestTimeout(time.Minute)
+		env.SetWorkerOptions(worker.Options{DeadlockDetectionTimeout: 30 * time.Second})
+		env.SetStartWorkflowOptions(startOptions(p.spec.Workspace))
+		env.RegisterWorkflowWithOptions(workflows.Box, workflow.RegisterOptions{Name: box.WorkflowType})
+		env.RegisterActivity(p.box)
+		env.SetOnActivityCanceledListener(func(*activity.Info) {
+			p.box.cancelled++
+			close(p.box.released)
+		})
+		p.box.now = env.Now
+		for _, m := range p.moves {
+			if *m.done {
+				continue
+			}
+			env.RegisterDelayedCallback(func() {
+				*m.done = true
+				m.make(env)
+			}, max(p.start.Add(m.at).Sub(now), 0))
+		}
+		env.ExecuteWorkflow(box.WorkflowType, in)
+		now = env.Now()
+		p.now = now
+		err := env.GetWorkflowError()
+		again, ok := errors.AsType[*workflow.ContinueAsNewError](err)
+		if !ok {
+			p.err = err
+			return err
+		}
+		in = box.Input{}
+		if err := converter.GetDefaultDataConverter().FromPayloads(again.Input, &in); err != nil {
+			p.t.Fatal(err)
+		}
+	}
+}
