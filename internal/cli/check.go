@@ -1,0 +1,246 @@
+package cli
+
+import (
+	"context"
+	"fmt"
+	"maps"
+	"net/url"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/spf13/cobra"
+	enumspb "go.temporal.io/api/enums/v1"
+	"go.temporal.io/api/operatorservice/v1"
+	"go.temporal.io/api/workflowservice/v1"
+
+	"github.com/openhands/boxkeeper/box"
+	"github.com/openhands/boxkeeper/exports"
+	"github.com/openhands/boxkeeper/internal/config"
+)
+
+const (
+	checkOK   = "ok"
+	checkWarn = "warn"
+	checkFail = "fail"
+
+	// skewMost is how far two clocks may be apart. The engine's clock is the
+	// only one that decides; a wrong one here misleads people who read ages.
+	skewMost = 30 * time.Second
+)
+
+// checked is one line of check.
+type checked struct {
+	What   string `json:"check"`
+	Result string `json:"result"` // ok, warn or fail
+	Text   string `json:"text"`
+
+	code int
+}
+
+type checks struct {
+	OK     bool      `json:"ok"`
+	Checks []checked `json:"checks"`
+}
+
+func (c *checks) ok(what, form string, values ...any) {
+	c.Checks = append(c.Checks, checked{What: what, Result: checkOK, Text: fmt.Sprintf(form, values...)})
+}
+
+func (c *checks) warn(what, form string, values ...any) {
+	c.Checks = append(c.Checks, checked{What: what, Result: checkWarn, Text: fmt.Sprintf(form, values...)})
+}
+
+func (c *checks) fail(what string, err error) {
+	c.Checks = append(c.Checks, checked{What: what, Result: checkFail, Text: err.Error(), code: exitCode(err)})
+}
+
+func (a *Shared) checkCommand() *cobra.Command {
+	var ask asking
+	c := &cobra.Command{
+		Use: "check", GroupID: groupRun, Short: "Check Temporal, workers, the export store, providers, keys and clocks", Args: args("nothing", 0, 0),
+		Long: "Looks at everything that a worker needs from this machine. It writes one probe to the export store and takes it away again. The exit code is that of the first failure.",
+	}
+	ask.bindTimeout(c, "1m")
+	c.RunE = func(c *cobra.Command, _ []string) error {
+		cfg, err := a.Config()
+		if err != nil {
+			return err
+		}
+		ctx, cancel := ask.bound(c.Context())
+		defer cancel()
+		var out checks
+		out.ok("configuration", "%s", orDefault(cfg.File, "defaults and environment"))
+		a.checkTemporal(ctx, c, cfg, &out)
+		a.checkStore(ctx, cfg, &out)
+		a.checkInstallation(cfg, &out)
+		a.checkProviders(ctx, cfg, &out)
+		out.OK = !slices.ContainsFunc(out.Checks, func(one checked) bool { return one.Result == checkFail })
+		if err := a.show(c, out, func(p *page) { p.checks(out) }); err != nil {
+			return err
+		}
+		for _, one := range out.Checks {
+			if one.Result == checkFail {
+				return &silent{one.code}
+			}
+		}
+		return nil
+	}
+	return c
+}
+
+func (p *page) checks(out checks) {
+	var rows [][]string
+	for _, one := range out.Checks {
+		rows = append(rows, []string{one.Result, one.What, one.Text})
+	}
+	p.table(rows)
+}
+
+func orDefault(text, otherwise string) string {
+	if text == "" {
+		return otherwise
+	}
+	return text
+}
+
+func (a *Shared) checkTemporal(ctx context.Context, c *cobra.Command, cfg config.Config, out *checks) {
+	s, err := a.connect(c)
+	if err != nil {
+		out.fail("temporal", err)
+		return
+	}
+	defer s.close()
+	info, err := s.client.WorkflowService().GetSystemInfo(ctx, &workflowservice.GetSystemInfoRequest{})
+	if err != nil {
+		out.fail("temporal", s.engineError("ask Temporal for its version", err))
+		return
+	}
+	out.ok("temporal", "%s, server %s", s.address, info.GetServerVersion())
+	namespace, err := s.client.WorkflowService().DescribeNamespace(ctx, &workflowservice.DescribeNamespaceRequest{Namespace: s.namespace})
+	if err != nil {
+		out.fail("namespace", s.engineError("look at namespace "+s.namespace, err))
+		return
+	}
+	kept := namespace.GetConfig().GetWorkflowExecutionRetentionTtl().AsDuration()
+	out.ok("namespace", "%s, keeps closed workflows for %s", s.namespace, box.Duration(kept))
+	s.checkAttributes(ctx, out)
+	s.checkPollers(ctx, cfg, out)
+}
+
+// attributeTypes are the search attributes of the contract.
+func attributeTypes() map[string]enumspb.IndexedValueType {
+	return map[string]enumspb.IndexedValueType{
+		box.SearchProvider: enumspb.INDEXED_VALUE_TYPE_KEYWORD, box.SearchState: enumspb.INDEXED_VALUE_TYPE_KEYWORD,
+		box.SearchOwner: enumspb.INDEXED_VALUE_TYPE_KEYWORD, box.SearchNextActionAt: enumspb.INDEXED_VALUE_TYPE_DATETIME,
+		box.SearchSuspendedSince: enumspb.INDEXED_VALUE_TYPE_DATETIME, box.SearchEpoch: enumspb.INDEXED_VALUE_TYPE_INT,
+	}
+}
+
+func (s *session) checkAttributes(ctx context.Context, out *checks) {
+	const what = "search attributes"
+	there, err := s.client.OperatorService().ListSearchAttributes(ctx, &operatorservice.ListSearchAttributesRequest{Namespace: s.namespace})
+	if err != nil {
+		out.fail(what, s.engineError("list search attributes", err))
+		return
+	}
+	var wrong []string
+	wanted := attributeTypes()
+	for _, name := range slices.Sorted(maps.Keys(wanted)) {
+		have, ok := there.GetCustomAttributes()[name]
+		switch {
+		case !ok:
+			wrong = append(wrong, fmt.Sprintf("%s (%s) is missing", name, wanted[name]))
+		case have != wanted[name]:
+			wrong = append(wrong, fmt.Sprintf("%s is %s, not %s", name, have, wanted[name]))
+		}
+	}
+	if len(wrong) > 0 {
+		out.fail(what, box.Errorf(box.ClassFailedPrecondition, "%s; add them to namespace %s with Temporal's operator command \"search-attribute create\"", strings.Join(wrong, ", "), s.namespace))
+		return
+	}
+	out.ok(what, "%d of %d are there", len(wanted), len(wanted))
+}
+
+func (s *session) checkPollers(ctx context.Context, cfg config.Config, out *checks) {
+	look := func(what, queue string, kind enumspb.TaskQueueType) {
+		seen, err := s.client.DescribeTaskQueue(ctx, queue, kind)
+		switch {
+		case err != nil:
+			out.fail(what, s.engineError("look at task queue "+queue, err))
+		case len(seen.GetPollers()) == 0:
+			out.warn(what, "no worker serves the task queue %s; start one with \"%s worker\"", queue, s.root.Name())
+		default:
+			out.ok(what, "%s served on %s", plural(len(seen.GetPollers()), "poller"), queue)
+		}
+	}
+	look("workers", box.TaskQueue, enumspb.TASK_QUEUE_TYPE_WORKFLOW)
+	for _, p := range cfg.Providers {
+		look("workers of "+p.Name, box.ActivityQueue(p.Name), enumspb.TASK_QUEUE_TYPE_ACTIVITY)
+	}
+}
+
+func (a *Shared) checkStore(ctx context.Context, cfg config.Config, out *checks) {
+	const what = "export store"
+	store, err := exports.Open(ctx, cfg.Exports)
+	if err != nil {
+		out.fail(what, err)
+		return
+	}
+	defer store.Close() //nolint:errcheck // the check itself said what there is to say
+	if err := store.Check(ctx); err != nil {
+		out.fail(what, err)
+		return
+	}
+	if cfg.Exports == "mem://" {
+		out.warn(what, "mem:// forgets everything when the process ends; use file:///absolute/directory for real work")
+		return
+	}
+	out.ok(what, "%s takes, keeps and protects objects", cfg.Exports)
+	a.checkClock(cfg, out)
+}
+
+// checkClock compares this process's clock with that of the file system that
+// the exports are on, which is another machine's where it is a network one.
+// Temporal's interface tells no time.
+func (a *Shared) checkClock(cfg config.Config, out *checks) {
+	const what = "clock"
+	u, err := url.Parse(cfg.Exports)
+	if err != nil || u.Scheme != "file" {
+		out.warn(what, "nothing to compare with: only a file:// store tells its time")
+		return
+	}
+	f, err := os.CreateTemp(u.Path, ".clock-*")
+	if err != nil {
+		out.fail(what, box.Errorf(box.ClassUnknown, "make a file in the export store: %w", err))
+		return
+	}
+	defer os.Remove(f.Name()) //nolint:errcheck // an empty file that no key can name
+	defer f.Close()           //nolint:errcheck // nothing was written
+	info, err := f.Stat()
+	if err != nil {
+		out.fail(what, box.Errorf(box.ClassUnknown, "read the time of the export store: %w", err))
+		return
+	}
+	apart := a.env.Now().Sub(info.ModTime()).Abs()
+	if apart > skewMost {
+		out.fail(what, box.Errorf(box.ClassFailedPrecondition, "this machine and the export store's file system (%s) are %s apart; set the clocks by NTP", filepath.Clean(u.Path), box.Duration(apart.Round(time.Second))))
+		return
+	}
+	out.ok(what, "within %s of the export store's file system; Temporal tells no time to compare with", box.Duration(skewMost))
+}
+
+func (a *Shared) checkInstallation(cfg config.Config, out *checks) {
+	const what = "installation key"
+	here, err := cfg.ReadInstallation()
+	switch {
+	case box.ClassOf(err) == box.ClassNotFound:
+		out.warn(what, "there is none yet; the first worker makes it as %s", cfg.InstallationSecret)
+	case err != nil:
+		out.fail(what, err)
+	default:
+		out.ok(what, "installation %s, from %s", here.ID, cfg.InstallationSecret)
+	}
+}

@@ -1,0 +1,159 @@
+package cli
+
+import (
+	"context"
+	"strings"
+
+	"github.com/spf13/cobra"
+
+	"github.com/openhands/boxkeeper/box"
+)
+
+// open connects and bounds the command for one workspace. Call done at the end.
+func (a *Shared) open(c *cobra.Command, ask *asking, workspace string) (s *session, ctx context.Context, done func(), err error) {
+	if err := box.ValidateWorkspace(workspace); err != nil {
+		return nil, nil, nil, err
+	}
+	if s, err = a.connect(c); err != nil {
+		return nil, nil, nil, err
+	}
+	ctx, cancel := ask.bound(c.Context())
+	return s, ctx, func() { cancel(); s.close() }, nil
+}
+
+func (a *Shared) showCommand() *cobra.Command {
+	var ask asking
+	c := &cobra.Command{
+		Use: "show WORKSPACE", Aliases: []string{"status"}, Short: "Show the state of a workspace and what comes next", Args: args("a workspace", 1, 1),
+	}
+	ask.bindTimeout(c, "15s")
+	c.RunE = func(c *cobra.Command, given []string) error {
+		s, ctx, done, err := a.open(c, &ask, given[0])
+		if err != nil {
+			return err
+		}
+		defer done()
+		status, err := s.status(ctx, given[0])
+		if err != nil {
+			return err
+		}
+		return a.show(c, status, func(p *page) { a.statusText(p, status) })
+	}
+	return c
+}
+
+func (a *Shared) statusText(p *page, s box.Status) {
+	export := "none"
+	if !s.Export.IsZero() {
+		export = plural(s.Export.Conversations, "conversation") + ", " + plural(s.Export.Events, "event") + ", " + size(s.Export.Bytes) + ", " + s.ExportAge.String() + " old"
+		if !s.ExportCovers {
+			export += "; does not cover the last use"
+		}
+	}
+	next := "nothing is due"
+	if s.Next != "" && s.Next != box.StepWait {
+		next = strings.TrimSpace(string(s.Next) + " " + a.moment(s.NextAt))
+	}
+	idle := ""
+	if s.IdleFor > 0 {
+		idle = s.IdleFor.String()
+	}
+	p.facts(
+		[2]string{"workspace", s.Workspace},
+		[2]string{"state", string(s.State) + ", for " + s.Since.String()},
+		[2]string{"because", s.Reason.Text},
+		[2]string{"flags", strings.Join(s.Flags, ", ")},
+		[2]string{"next", next},
+		[2]string{"owner", s.Owner},
+		[2]string{"provider", s.Provider},
+		[2]string{"box", s.Ref.Name},
+		[2]string{"epoch", stringOf(int64(s.Epoch))},
+		[2]string{"idle for", idle},
+		[2]string{"suspended since", a.moment(s.SuspendedSince)},
+		[2]string{"history", plural(s.Conversations, "conversation") + ", " + plural(s.Events, "event")},
+		[2]string{"export", export},
+		[2]string{"reclaimed", size(s.Reclaimed)},
+	)
+	for _, h := range s.Holders {
+		p.linef("Held by %s %s from %s until %s.", printable(string(h.Kind)), printable(h.ID), printable(orDash(h.Origin)), a.moment(h.Until))
+	}
+	if d := s.Deletion; d != nil {
+		if d.Confirmed {
+			p.linef("A deletion was confirmed %s.", a.moment(d.ConfirmedAt))
+		} else {
+			p.linef("A deletion was asked for %s and is not confirmed; the token expires %s.", a.moment(d.RequestedAt), a.moment(d.Expires))
+		}
+	}
+	if v := s.Confirmation; v != nil {
+		p.linef("The last confirmation was %s: %s.", map[bool]string{true: "accepted", false: "not accepted"}[v.Accepted], strings.TrimSuffix(printable(v.Reason.Text), "."))
+	}
+	p.failure(a, s.Failure)
+	p.WriteByte('\n')
+	p.plan(box.Arrangement{Watches: s.Watches, Risks: s.Risks})
+}
+
+func (p *page) failure(a *Shared, f *box.Failure) {
+	if f == nil {
+		return
+	}
+	p.linef("Failing: %s, %s, last %s: %s", printable(string(f.Step)), plural(f.Count, "time"), a.moment(f.At), printable(f.Message))
+	if !f.RetryAt.IsZero() {
+		p.linef("It is tried again %s.", a.moment(f.RetryAt))
+	}
+}
+
+func (a *Shared) whyCommand() *cobra.Command {
+	var ask asking
+	c := &cobra.Command{
+		Use: "why WORKSPACE", Short: "Say why a box is as it is, what comes next and who can stop it", Args: args("a workspace", 1, 1),
+	}
+	ask.bindTimeout(c, "15s")
+	c.RunE = func(c *cobra.Command, given []string) error {
+		s, ctx, done, err := a.open(c, &ask, given[0])
+		if err != nil {
+			return err
+		}
+		defer done()
+		var why box.Why
+		if err := s.query(ctx, given[0], box.QueryWhy, &why); err != nil {
+			return err
+		}
+		return a.show(c, why, func(p *page) { a.whyText(p, given[0], why) })
+	}
+	return c
+}
+
+func (a *Shared) whyText(p *page, workspace string, w box.Why) {
+	p.linef("%s is %s: %s.", workspace, printable(string(w.State)), strings.TrimSuffix(printable(w.Because.Text), "."))
+	switch {
+	case w.Next == "" || w.Next == box.StepWait || w.Next == box.StepFinish:
+		p.linef("Nothing comes next by itself%s.", ifText(": ", printable(w.NextReason.Text)))
+	case w.NextAt.IsZero():
+		p.linef("Next is %s, when something happens%s.", printable(string(w.Next)), ifText(": ", printable(w.NextReason.Text)))
+	default:
+		p.linef("Next is %s, %s%s.", printable(string(w.Next)), a.moment(w.NextAt), ifText(": ", printable(w.NextReason.Text)))
+	}
+	if w.StoppedBy != "" {
+		p.linef("Who can stop it: %s.", strings.TrimSuffix(printable(w.StoppedBy), "."))
+	}
+	for _, h := range w.Holders {
+		p.linef("Held by %s %s from %s, for %s; the lease ends in %s.", printable(string(h.Kind)), printable(h.ID), printable(orDash(h.Origin)), h.Age, h.EndsIn)
+	}
+	p.failure(a, w.Failure)
+	if len(w.Transitions) == 0 {
+		return
+	}
+	p.WriteByte('\n')
+	rows := [][]string{{"WHEN", "FROM", "TO", "BECAUSE"}}
+	for _, t := range w.Transitions {
+		rows = append(rows, []string{stamp(t.At), orDash(string(t.From)), string(t.To), t.Reason.Text})
+	}
+	p.table(rows)
+}
+
+func ifText(before, text string) string {
+	if text == "" {
+		return ""
+	}
+	return before + strings.TrimSuffix(text, ".")
+}

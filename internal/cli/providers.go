@@ -1,0 +1,96 @@
+package cli
+
+import (
+	"context"
+	"os"
+
+	"go.uber.org/zap"
+
+	"github.com/openhands/boxkeeper/box"
+	"github.com/openhands/boxkeeper/internal/config"
+	"github.com/openhands/boxkeeper/internal/telemetry"
+	"github.com/openhands/boxkeeper/providers"
+	"github.com/openhands/boxkeeper/providers/all"
+	"github.com/openhands/boxkeeper/providers/local"
+)
+
+// openProviders opens every configured instance.
+func openProviders(cfg config.Config, here config.Installation, logger *zap.Logger) ([]*providers.Provider, error) {
+	keys, err := providers.NewKeySource(here.Secret)
+	if err != nil {
+		return nil, err
+	}
+	var out []*providers.Provider
+	for _, p := range cfg.Providers {
+		settings, err := settingsOf(p)
+		if err != nil {
+			return nil, err
+		}
+		settings.Local.Logger = telemetry.Slog(logger.With(zap.String("provider", p.Name)))
+		instance, err := all.Open(p.Name, p.Driver, settings, &providers.Options{Installation: here.ID, Keys: keys})
+		if err != nil {
+			return nil, err
+		}
+		out = append(out, instance)
+	}
+	return out, nil
+}
+
+// settingsOf are the settings of an instance. Boxes of a local one run this
+// very program as boxd.
+func settingsOf(p config.Provider) (all.Settings, error) {
+	self, err := os.Executable()
+	if err != nil {
+		return all.Settings{}, box.Errorf(box.ClassInternal, "find the path of this program, which boxes run: %w", err)
+	}
+	kind := local.SuspendStop
+	if p.Suspend == "freeze" {
+		kind = local.SuspendFreeze
+	}
+	return all.Settings{Local: local.Options{
+		Dir: p.Dir, Command: []string{self, "boxd"}, AgentServer: p.AgentServer, Suspend: kind,
+	}}, nil
+}
+
+// capabilities returns the row of a configured instance, and an empty one, of
+// which nothing is known, where this machine does not know the instance: the
+// workers may.
+func (a *Shared) capabilities(name string) (box.Capabilities, error) {
+	cfg, err := a.Config()
+	if err != nil {
+		return box.Capabilities{}, err
+	}
+	p, ok := cfg.Provider(name)
+	if !ok {
+		return box.Capabilities{}, nil
+	}
+	settings, err := settingsOf(p)
+	if err != nil {
+		return box.Capabilities{}, err
+	}
+	return local.Row(settings.Local), nil
+}
+
+// checkProviders asks each instance where it is. It makes no key: without one
+// there are no boxes yet.
+func (a *Shared) checkProviders(ctx context.Context, cfg config.Config, out *checks) {
+	here, err := cfg.ReadInstallation()
+	if err != nil {
+		out.warn("providers", "not looked at: they need the installation key")
+		return
+	}
+	opened, err := openProviders(cfg, here, zap.NewNop())
+	if err != nil {
+		out.fail("providers", err)
+		return
+	}
+	for _, p := range opened {
+		where, err := p.Fingerprint(ctx)
+		if err != nil {
+			out.fail("provider "+p.Name(), err)
+			continue
+		}
+		row := p.Capabilities()
+		out.ok("provider "+p.Name(), "%s at %s%s", row.Driver, where, ifText("; not tested live: ", row.Untested))
+	}
+}

@@ -1,0 +1,284 @@
+package cli_test
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"io"
+	"net"
+	"net/http"
+	"os"
+	"path/filepath"
+	"regexp"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+	enumspb "go.temporal.io/api/enums/v1"
+	namespacepb "go.temporal.io/api/namespace/v1"
+	"go.temporal.io/api/operatorservice/v1"
+	taskqueuepb "go.temporal.io/api/taskqueue/v1"
+	"go.temporal.io/api/workflowservice/v1"
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/health"
+	healthpb "google.golang.org/grpc/health/grpc_health_v1"
+	"google.golang.org/protobuf/types/known/durationpb"
+
+	"github.com/openhands/boxkeeper/internal/cli"
+)
+
+// server is the least of a Temporal that the SDK's own client and workers need.
+type server struct {
+	workflowservice.UnimplementedWorkflowServiceServer
+	operatorservice.UnimplementedOperatorServiceServer
+
+	address    string
+	attributes map[string]enumspb.IndexedValueType
+	polled     chan string // queues that workers ask for work
+	stop       chan struct{}
+}
+
+func (*server) GetSystemInfo(context.Context, *workflowservice.GetSystemInfoRequest) (*workflowservice.GetSystemInfoResponse, error) {
+	return &workflowservice.GetSystemInfoResponse{ServerVersion: "1.2.3", Capabilities: &workflowservice.GetSystemInfoResponse_Capabilities{}}, nil
+}
+
+func (*server) DescribeNamespace(_ context.Context, r *workflowservice.DescribeNamespaceRequest) (*workflowservice.DescribeNamespaceResponse, error) {
+	return &workflowservice.DescribeNamespaceResponse{
+		NamespaceInfo: &namespacepb.NamespaceInfo{Name: r.GetNamespace()},
+		Config:        &namespacepb.NamespaceConfig{WorkflowExecutionRetentionTtl: durationpb.New(90 * 24 * time.Hour)},
+	}, nil
+}
+
+func (s *server) ListSearchAttributes(context.Context, *operatorservice.ListSearchAttributesRequest) (*operatorservice.ListSearchAttributesResponse, error) {
+	return &operatorservice.ListSearchAttributesResponse{CustomAttributes: s.attributes}, nil
+}
+
+func (*server) DescribeTaskQueue(_ context.Context, r *workflowservice.DescribeTaskQueueRequest) (*workflowservice.DescribeTaskQueueResponse, error) {
+	out := &workflowservice.DescribeTaskQueueResponse{}
+	if r.GetTaskQueueType() == enumspb.TASK_QUEUE_TYPE_WORKFLOW {
+		out.Pollers = []*taskqueuepb.PollerInfo{{Identity: "w"}}
+	}
+	return out, nil
+}
+
+func (s *server) poll(ctx context.Context, queue string) {
+	select {
+	case s.polled <- queue:
+	default:
+	}
+	select {
+	case <-ctx.Done():
+	case <-s.stop:
+	}
+}
+
+func (s *server) PollWorkflowTaskQueue(ctx context.Context, r *workflowservice.PollWorkflowTaskQueueRequest) (*workflowservice.PollWorkflowTaskQueueResponse, error) {
+	s.poll(ctx, r.GetTaskQueue().GetName())
+	return &workflowservice.PollWorkflowTaskQueueResponse{}, nil
+}
+
+func (s *server) PollActivityTaskQueue(ctx context.Context, r *workflowservice.PollActivityTaskQueueRequest) (*workflowservice.PollActivityTaskQueueResponse, error) {
+	s.poll(ctx, r.GetTaskQueue().GetName())
+	return &workflowservice.PollActivityTaskQueueResponse{}, nil
+}
+
+func startServer(t *testing.T) *server {
+	t.Helper()
+	var lc net.ListenConfig
+	l, err := lc.Listen(t.Context(), "tcp", "127.0.0.1:0")
+	require.NoError(t, err)
+	s := &server{
+		address: l.Addr().String(), polled: make(chan string, 100), stop: make(chan struct{}),
+		attributes: map[string]enumspb.IndexedValueType{
+			"BoxProvider": enumspb.INDEXED_VALUE_TYPE_KEYWORD, "BoxState": enumspb.INDEXED_VALUE_TYPE_KEYWORD,
+			"BoxOwner": enumspb.INDEXED_VALUE_TYPE_KEYWORD, "BoxNextActionAt": enumspb.INDEXED_VALUE_TYPE_DATETIME,
+			"BoxSuspendedSince": enumspb.INDEXED_VALUE_TYPE_DATETIME, "BoxEpoch": enumspb.INDEXED_VALUE_TYPE_INT,
+		},
+	}
+	g := grpc.NewServer()
+	workflowservice.RegisterWorkflowServiceServer(g, s)
+	operatorservice.RegisterOperatorServiceServer(g, s)
+	alive := health.NewServer()
+	alive.SetServingStatus("temporal.api.workflowservice.v1.WorkflowService", healthpb.HealthCheckResponse_SERVING)
+	healthpb.RegisterHealthServer(g, alive)
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		_ = g.Serve(l)
+	}()
+	t.Cleanup(func() {
+		close(s.stop)
+		g.Stop()
+		<-done
+	})
+	return s
+}
+
+// locked is a buffer that a process writes while a test reads it.
+type locked struct {
+	mu  sync.Mutex
+	buf bytes.Buffer
+}
+
+func (l *locked) Write(p []byte) (int, error) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.buf.Write(p)
+}
+
+func (l *locked) String() string {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.buf.String()
+}
+
+func program(data, address string, out, errs io.Writer, args ...string) cli.Env {
+	return cli.Env{
+		Args: args, Stdin: strings.NewReader(""), Stdout: out, Stderr: errs,
+		Environ: []string{
+			"BOXKEEPER_DATA=" + data, "BOXKEEPER_LISTEN=127.0.0.1:0", "TEMPORAL_CONFIG_FILE=" + data + "/none.toml", "TEMPORAL_ADDRESS=" + address,
+		},
+	}
+}
+
+func TestWorkerServesUntilItIsToldToEnd(t *testing.T) {
+	t.Parallel()
+	s, data := startServer(t), t.TempDir()
+	ctx, cancel := context.WithCancel(t.Context())
+	defer cancel()
+	var stdout, stderr locked
+	code := make(chan int, 1)
+	go func() {
+		code <- cli.Execute(ctx, cli.Root(program(data, s.address, &stdout, &stderr, "worker")))
+	}()
+	queues := map[string]bool{}
+	limit := time.After(30 * time.Second)
+	for !queues["boxkeeper"] || !queues["boxkeeper-local"] {
+		select {
+		case q := <-s.polled:
+			queues[q] = true
+		case <-limit:
+			t.Fatalf("no worker asked for work; it says:\n%s", stderr.String())
+		case got := <-code:
+			t.Fatalf("it ended with %d:\n%s", got, stderr.String())
+		}
+	}
+	where := regexp.MustCompile(`"address": "(127\.0\.0\.1:\d+)"`).FindStringSubmatch(stderr.String())
+	require.NotNil(t, where, stderr.String())
+	assert.Equal(t, http.StatusOK, fetch(t, where[1], "/healthz"))
+	assert.Equal(t, http.StatusOK, fetch(t, where[1], "/readyz"))
+	assert.Equal(t, http.StatusOK, fetch(t, where[1], "/metrics"))
+	cancel()
+	close(s.stop)
+	s.stop = make(chan struct{}) // for the clean-up
+	select {
+	case got := <-code:
+		assert.Equal(t, 0, got, stderr.String())
+	case <-time.After(40 * time.Second):
+		t.Fatal("it does not end")
+	}
+	assert.Empty(t, stdout.String())
+	key, err := os.ReadFile(filepath.Join(data, "installation.key"))
+	require.NoError(t, err)
+	assert.NotContains(t, stderr.String(), strings.TrimSpace(string(key)))
+	l, err := net.Listen("tcp", where[1])
+	require.NoError(t, err, "the port is free again")
+	require.NoError(t, l.Close())
+}
+
+func fetch(t *testing.T, address, path string) int {
+	t.Helper()
+	req, err := http.NewRequestWithContext(t.Context(), http.MethodGet, "http://"+address+path, nil)
+	require.NoError(t, err)
+	resp, err := (&http.Client{Timeout: 10 * time.Second}).Do(req)
+	require.NoError(t, err)
+	defer resp.Body.Close()
+	return resp.StatusCode
+}
+
+func TestWorkerSaysWhatKeepsItFromStarting(t *testing.T) {
+	t.Parallel()
+	s := startServer(t)
+	var stdout, stderr locked
+	run := func(env cli.Env, extra ...string) int {
+		stderr.mu.Lock()
+		stderr.buf.Reset()
+		stderr.mu.Unlock()
+		env.Environ = append(env.Environ, extra...)
+		return cli.Execute(t.Context(), cli.Root(env))
+	}
+	var lc net.ListenConfig
+	taken, err := lc.Listen(t.Context(), "tcp", "127.0.0.1:0")
+	require.NoError(t, err)
+	defer taken.Close()
+	address := taken.Addr().String()
+	assert.Equal(t, 2, run(program(t.TempDir(), s.address, &stdout, &stderr, "worker"), "BOXKEEPER_LISTEN="+address))
+	assert.Contains(t, stderr.String(), "listen: cannot listen on "+address)
+	assert.Equal(t, 2, run(program(t.TempDir(), s.address, &stdout, &stderr, "worker", "--provider", "cloud")))
+	assert.Contains(t, stderr.String(), `no instance "cloud"`)
+	assert.Equal(t, 2, run(program(t.TempDir(), s.address, &stdout, &stderr, "worker"), "BOXKEEPER_EXPORTS=mem://"))
+	assert.Contains(t, stderr.String(), "forgets every history")
+	assert.Equal(t, 2, run(program(t.TempDir(), s.address, &stdout, &stderr, "worker"), "BOXKEEPER_INSTALLATION_SECRET=env:SHORT", "SHORT=x"))
+	assert.Contains(t, stderr.String(), "installation_secret")
+	require.NoError(t, taken.Close())
+	assert.Equal(t, 5, run(program(t.TempDir(), address, &stdout, &stderr, "worker")))
+	assert.Contains(t, stderr.String(), "Temporal cannot be reached at "+address)
+}
+
+func TestCheckLooksAtEverything(t *testing.T) {
+	t.Parallel()
+	s, data := startServer(t), t.TempDir()
+	check := func() (int, map[string]string, string) {
+		var stdout, stderr locked
+		code := cli.Execute(t.Context(), cli.Root(program(data, s.address, &stdout, &stderr, "check", "-o", "json")))
+		var out struct {
+			OK     bool
+			Checks []struct{ Check, Result, Text string }
+		}
+		require.NoError(t, json.Unmarshal([]byte(stdout.String()), &out), stdout.String()+stderr.String())
+		assert.Equal(t, code == 0, out.OK)
+		results := map[string]string{}
+		for _, c := range out.Checks {
+			results[c.Check] = c.Result
+		}
+		return code, results, stdout.String()
+	}
+	code, results, _ := check()
+	assert.Equal(t, 0, code)
+	assert.Equal(t, map[string]string{
+		"configuration": "ok", "temporal": "ok", "namespace": "ok", "search attributes": "ok", "workers": "ok", "workers of local": "warn",
+		"export store": "ok", "clock": "ok", "installation key": "warn", "providers": "warn",
+	}, results)
+	assert.NoFileExists(t, filepath.Join(data, "installation.key"), "looking makes no key")
+
+	require.NoError(t, os.WriteFile(filepath.Join(data, "installation.key"), []byte(strings.Repeat("a", 64)), 0o600))
+	_, results, text := check()
+	assert.Equal(t, "ok", results["installation key"])
+	assert.Equal(t, "ok", results["provider local"])
+	assert.NotContains(t, text, strings.Repeat("a", 64))
+
+	s.attributes["BoxEpoch"] = enumspb.INDEXED_VALUE_TYPE_KEYWORD
+	delete(s.attributes, "BoxOwner")
+	require.NoError(t, os.Chmod(filepath.Join(data, "installation.key"), 0o644))
+	code, results, text = check()
+	assert.Equal(t, 4, code)
+	assert.Equal(t, "fail", results["search attributes"])
+	assert.Equal(t, "fail", results["installation key"])
+	assert.Contains(t, text, "BoxEpoch is Keyword, not Int, BoxOwner (Keyword) is missing")
+	entries, err := os.ReadDir(filepath.Join(data, "exports"))
+	require.NoError(t, err)
+	for _, e := range entries {
+		assert.NotContains(t, e.Name(), "clock", "the probe is taken away")
+	}
+}
+
+func TestCheckWithNoTemporalStillLooksAtTheRest(t *testing.T) {
+	t.Parallel()
+	got := runWith(t, nil, "check")
+	assert.Equal(t, 5, got.code)
+	assert.Regexp(t, `fail +temporal +Temporal cannot be reached at temporal.test:7233`, got.stdout)
+	assert.Regexp(t, `ok +export store`, got.stdout)
+}

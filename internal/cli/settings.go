@@ -1,0 +1,89 @@
+package cli
+
+import (
+	"encoding/json"
+	"strings"
+
+	"github.com/spf13/cobra"
+
+	"github.com/openhands/boxkeeper/internal/config"
+)
+
+// inForce is the configuration as it is, for programs. It holds references to
+// secrets, never a secret.
+type inForce struct {
+	File               string     `json:"file,omitzero"`
+	DataDir            string     `json:"data"`
+	Exports            string     `json:"exports"`
+	InstallationSecret string     `json:"installation_secret"`
+	Listen             string     `json:"listen"`
+	LogLevel           string     `json:"log_level"`
+	LogFormat          string     `json:"log_format"`
+	SpecEnv            []string   `json:"specs_env,omitempty"`
+	SpecFiles          []string   `json:"specs_files,omitempty"`
+	Providers          []instance `json:"providers"`
+	Address            string     `json:"temporal_address"`
+	Namespace          string     `json:"temporal_namespace"`
+}
+
+type instance struct {
+	Name        string   `json:"name"`
+	Driver      string   `json:"driver"`
+	Dir         string   `json:"dir,omitzero"`
+	Suspend     string   `json:"suspend,omitzero"`
+	AgentServer []string `json:"agent_server,omitempty"`
+}
+
+func (a *Shared) configCommand() *cobra.Command {
+	var reference bool
+	c := &cobra.Command{
+		Use: "config", GroupID: groupRun, Short: "Print the configuration in force, or the reference of all settings", Args: args("nothing", 0, 0),
+	}
+	c.Flags().BoolVar(&reference, "reference", false, "print every setting with its default, form and when to change it")
+	c.RunE = func(c *cobra.Command, _ []string) error {
+		if reference {
+			if a.output == formatJSON {
+				return writeJSON(c.OutOrStdout(), map[string]any{"settings": config.Settings()})
+			}
+			return write(c.OutOrStdout(), config.Reference())
+		}
+		cfg, err := a.Config()
+		if err != nil {
+			return err
+		}
+		temporal, err := a.ClientOptions()
+		if err != nil {
+			return err
+		}
+		now := inForce{
+			File: cfg.File, DataDir: cfg.DataDir, Exports: cfg.Exports, InstallationSecret: cfg.InstallationSecret, Listen: cfg.Listen,
+			LogLevel: cfg.Log.Level, LogFormat: cfg.Log.Format, SpecEnv: cfg.SpecEnv, SpecFiles: cfg.SpecFiles,
+			Address: temporal.HostPort, Namespace: temporal.Namespace,
+		}
+		for _, p := range cfg.Providers {
+			now.Providers = append(now.Providers, instance{p.Name, p.Driver, p.Dir, p.Suspend, p.AgentServer})
+		}
+		return a.show(c, now, func(p *page) { p.inForce(now) })
+	}
+	return c
+}
+
+func (p *page) inForce(now inForce) {
+	list := func(items []string) string {
+		if items == nil {
+			return ""
+		}
+		data, _ := json.Marshal(items) // texts always encode
+		return string(data)
+	}
+	p.facts(
+		[2]string{"file", orDash(now.File)}, [2]string{"data", now.DataDir}, [2]string{"exports", now.Exports},
+		[2]string{"installation_secret", now.InstallationSecret}, [2]string{"listen", now.Listen},
+		[2]string{"log", now.LogLevel + ", " + now.LogFormat},
+		[2]string{"specs.env", list(now.SpecEnv)}, [2]string{"specs.files", list(now.SpecFiles)},
+		[2]string{"temporal", now.Address + ", namespace " + now.Namespace},
+	)
+	for _, i := range now.Providers {
+		p.linef("provider %s: driver %s, suspend %s, boxes in %s%s", i.Name, i.Driver, i.Suspend, printable(i.Dir), ifText(", agent-server ", printable(strings.Join(i.AgentServer, " "))))
+	}
+}

@@ -1,0 +1,205 @@
+package cli
+
+import (
+	"context"
+	"errors"
+	"strings"
+	"time"
+
+	"github.com/spf13/cobra"
+	"go.temporal.io/sdk/client"
+	"go.uber.org/zap"
+
+	"github.com/openhands/boxkeeper/box"
+	"github.com/openhands/boxkeeper/exports"
+	"github.com/openhands/boxkeeper/internal/config"
+	"github.com/openhands/boxkeeper/internal/telemetry"
+	"github.com/openhands/boxkeeper/providers"
+	"github.com/openhands/boxkeeper/workers"
+)
+
+// closeWithin bounds the end of the health server and of the metrics.
+const closeWithin = 5 * time.Second
+
+func (a *Shared) workerCommand() *cobra.Command {
+	var only []string
+	c := &cobra.Command{
+		Use: "worker", GroupID: groupRun, Short: "Run the workers against a Temporal, until SIGINT or SIGTERM", Args: args("nothing", 0, 0),
+		Long: "Runs the workflows and the activities of the configured provider instances. What runs when it is told to end gets 30 seconds; " +
+			"what does not end by then is done again by the next worker. Any number of workers may run, with the same installation secret and export store.",
+		Example: "  TEMPORAL_ADDRESS=temporal.internal:7233 boxkeeper worker --data /var/lib/boxkeeper",
+	}
+	c.Flags().StringArrayVar(&only, "provider", nil, "serve only this configured instance (repeat; default all)")
+	c.RunE = func(c *cobra.Command, _ []string) error {
+		cfg, err := a.Config()
+		if err != nil {
+			return err
+		}
+		if cfg.Providers, err = chosen(cfg.Providers, only); err != nil {
+			return err
+		}
+		if strings.HasPrefix(cfg.Exports, "mem:") {
+			// A box would be deleted on the word of a store that forgets.
+			return box.Invalidf("exports", "mem:// forgets every history when this process ends; name a store that lasts, like file:///var/lib/boxkeeper/exports")
+		}
+		return a.work(c.Context(), c, cfg)
+	}
+	return c
+}
+
+func chosen(all []config.Provider, only []string) ([]config.Provider, error) {
+	if len(only) == 0 {
+		return all, nil
+	}
+	var out []config.Provider
+	for _, name := range only {
+		p, ok := config.Config{Providers: all}.Provider(name)
+		if !ok {
+			return nil, box.Invalidf("provider", "no instance %q is configured; \"boxkeeper config\" lists them", printable(name))
+		}
+		out = append(out, p)
+	}
+	return out, nil
+}
+
+// Parts are what the workers of one process stand on. Close them after the
+// workers stopped.
+type Parts struct {
+	Logger       *zap.Logger
+	Metrics      *telemetry.Metrics
+	Installation config.Installation
+	Providers    []*providers.Provider
+	Store        *exports.Store
+	// Secret resolves references of specs; what it finds is masked in the log.
+	Secret func(reference string) (box.Secret, error)
+}
+
+// OpenParts opens what cfg names: the installation and its key, the export
+// store, the providers, the log and the metrics. On an error nothing is left
+// open.
+func (a *Shared) OpenParts(ctx context.Context, cfg config.Config) (_ *Parts, err error) {
+	redactor := &telemetry.Redactor{}
+	p := &Parts{}
+	p.Logger, err = telemetry.NewLogger(a.root.ErrOrStderr(), telemetry.LogOptions{Level: cfg.Log.Level, Format: cfg.Log.Format, Redactor: redactor})
+	if err != nil {
+		return nil, err
+	}
+	if p.Installation, err = cfg.OpenInstallation(); err != nil {
+		return nil, err
+	}
+	apiKey, _ := a.env.lookup("TEMPORAL_API_KEY")
+	redactor.Add(p.Installation.Secret, box.Secret(apiKey))
+	p.Secret = func(reference string) (box.Secret, error) {
+		secret, err := cfg.SpecSecret(reference)
+		redactor.Add(secret)
+		return secret, err
+	}
+	if p.Store, err = exports.Open(ctx, cfg.Exports); err != nil {
+		return nil, err
+	}
+	defer func() {
+		if err != nil {
+			err = errors.Join(err, p.Close(context.WithoutCancel(ctx)))
+		}
+	}()
+	if p.Providers, err = openProviders(cfg, p.Installation, p.Logger); err != nil {
+		return nil, err
+	}
+	p.Metrics, err = telemetry.NewMetrics()
+	return p, err
+}
+
+// Close closes what was opened.
+func (p *Parts) Close(ctx context.Context) error {
+	ctx, cancel := context.WithTimeout(ctx, closeWithin)
+	defer cancel()
+	var errs []error
+	if p.Metrics != nil {
+		errs = append(errs, p.Metrics.Close(ctx))
+	}
+	if p.Store != nil {
+		errs = append(errs, p.Store.Close())
+	}
+	_ = p.Logger.Sync() // standard error may not be syncable, which loses nothing
+	return errors.Join(errs...)
+}
+
+// workers makes the workers of these parts on a client.
+func (p *Parts) workers(c client.Client) (*workers.Set, error) {
+	return workers.New(c, workers.Options{
+		Providers: p.Providers, Store: p.Store, Secret: p.Secret, Steps: p.Metrics.Steps(), Logger: p.Logger,
+	})
+}
+
+// Serve serves health and metrics where cfg says, and returns how to end it.
+func (p *Parts) Serve(ctx context.Context, cfg config.Config, ready func(context.Context) error) (closer func() error, err error) {
+	if cfg.Listen == config.ListenOff {
+		return func() error { return nil }, nil
+	}
+	server, err := telemetry.Serve(ctx, cfg.Listen, ready, p.Metrics.Handler())
+	if err != nil {
+		return nil, err
+	}
+	p.Logger.Info("serving health and metrics", zap.String("address", server.Address()))
+	return func() error {
+		ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), closeWithin)
+		defer cancel()
+		return server.Close(ctx)
+	}, nil
+}
+
+// work runs the workers until ctx ends.
+func (a *Shared) work(ctx context.Context, c *cobra.Command, cfg config.Config) (err error) {
+	parts, err := a.OpenParts(ctx, cfg)
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, parts.Close(context.WithoutCancel(ctx))) }()
+	options, err := a.ClientOptions()
+	if err != nil {
+		return err
+	}
+	options.MetricsHandler = parts.Metrics.Temporal()
+	s, err := a.connectWith(c, options, parts.Logger)
+	if err != nil {
+		return err
+	}
+	defer s.close()
+	closer, err := parts.Serve(ctx, cfg, s.ready)
+	if err != nil {
+		return err
+	}
+	// Health is served until the workers have stopped: who watches must see the
+	// end, not a silence.
+	defer func() { err = errors.Join(err, closer()) }()
+	set, err := parts.workers(s.client)
+	if err != nil {
+		return err
+	}
+	if err := set.Start(); err != nil {
+		return err
+	}
+	parts.Logger.Info("workers are up", zap.String("temporal", s.address), zap.String("namespace", s.namespace),
+		zap.String("installation", parts.Installation.ID), zap.String("exports", cfg.Exports), zap.Strings("providers", instanceNames(cfg)))
+	<-ctx.Done()
+	parts.Logger.Info("stopping; what runs gets 30 seconds")
+	set.Stop()
+	parts.Logger.Info("stopped")
+	return nil
+}
+
+func instanceNames(cfg config.Config) []string {
+	var out []string
+	for _, p := range cfg.Providers {
+		out = append(out, p.Name)
+	}
+	return out
+}
+
+// ready reports whether Temporal answers.
+func (s *session) ready(ctx context.Context) error {
+	if _, err := s.client.CheckHealth(ctx, &client.CheckHealthRequest{}); err != nil {
+		return box.Errorf(box.ClassUnavailable, "Temporal does not answer")
+	}
+	return nil
+}

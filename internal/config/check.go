@@ -1,0 +1,191 @@
+package config
+
+import (
+	"maps"
+	"net"
+	"net/url"
+	"path/filepath"
+	"regexp"
+	"slices"
+	"strconv"
+	"strings"
+
+	"github.com/openhands/boxkeeper/box"
+)
+
+var (
+	instanceForm  = regexp.MustCompile(`^[a-z0-9][a-z0-9-]{0,39}$`)                 //nolint:gochecknoglobals // compiled once
+	envNameForm   = regexp.MustCompile(`^[A-Za-z_][A-Za-z0-9_]*$`)                  //nolint:gochecknoglobals // compiled once
+	envAllowForm  = regexp.MustCompile(`^([A-Za-z_][A-Za-z0-9_]*\*?|\*)$`)          //nolint:gochecknoglobals // compiled once
+	credentialRef = regexp.MustCompile(`^[A-Za-z0-9_][A-Za-z0-9._-]{0,127}$`)       //nolint:gochecknoglobals // compiled once
+	hostForm      = regexp.MustCompile(`^([A-Za-z0-9._-]*|[0-9a-fA-F:.]+(%\w+)?)$`) //nolint:gochecknoglobals // compiled once
+)
+
+func checkInstance(field, name string) error {
+	if !instanceForm.MatchString(name) {
+		return box.Invalidf(printable(field), "%q is not a name for an instance; use 1 to 40 of a-z, 0-9 and \"-\"", printable(name))
+	}
+	return nil
+}
+
+// config builds and checks the configuration.
+func (v *values) config() (Config, error) {
+	data, err := filepath.Abs(v.text(settingData, DefaultDataDir))
+	if err != nil {
+		return Config{}, box.Invalidf(settingData, "resolve the path: %v", err)
+	}
+	c := Config{
+		DataDir:            data,
+		Exports:            v.text(settingExports, fileURL(filepath.Join(data, "exports"))),
+		InstallationSecret: v.text(settingSecret, "file:"+filepath.Join(data, keyFile)),
+		Log:                Log{Level: v.text(settingLogLevel, "info"), Format: v.text(settingLogFormat, "console")},
+		Listen:             v.text(settingListen, DefaultListen),
+		SpecEnv:            v.top[settingSpecEnv].list,
+		SpecFiles:          v.top[settingSpecFiles].list,
+	}
+	for _, check := range []func(Config) error{v.checkExports, v.checkSecret, v.checkLog, v.checkListen, v.checkSpecs} {
+		if err := check(c); err != nil {
+			return Config{}, err
+		}
+	}
+	for _, name := range slices.Sorted(maps.Keys(v.instances)) {
+		p, err := v.instance(name, data)
+		if err != nil {
+			return Config{}, err
+		}
+		c.Providers = append(c.Providers, p)
+	}
+	return c, checkDirs(c.Providers)
+}
+
+func (v *values) text(key, otherwise string) string {
+	if given, ok := v.top[key]; ok {
+		return given.text
+	}
+	return otherwise
+}
+
+// field names a setting as the person wrote it.
+func (v *values) field(key string) string {
+	if given, ok := v.top[key]; ok {
+		return given.from
+	}
+	return key
+}
+
+func fileURL(path string) string { return (&url.URL{Scheme: "file", Path: path}).String() }
+
+func (v *values) checkExports(c Config) error {
+	u, err := url.Parse(c.Exports)
+	switch {
+	case err != nil || u.Scheme == "":
+		return box.Invalidf(v.field(settingExports), "is not a URL; write it like file:///var/lib/boxkeeper/exports")
+	case u.User != nil:
+		return box.Invalidf(v.field(settingExports), "holds a user or password; credentials never go here")
+	case u.Scheme == "file" && !filepath.IsAbs(u.Path):
+		return box.Invalidf(v.field(settingExports), "needs the absolute path of a directory; write it like file:///var/lib/boxkeeper/exports")
+	}
+	return nil
+}
+
+func (v *values) checkSecret(c Config) error {
+	// The value is not repeated: it may be the secret itself.
+	if _, _, err := splitRef(c.InstallationSecret); err != nil {
+		return box.Invalidf(v.field(settingSecret), "%s", refForms)
+	}
+	return nil
+}
+
+func (v *values) checkLog(c Config) error {
+	if !slices.Contains([]string{"debug", "info", "warn", "error"}, c.Log.Level) {
+		return box.Invalidf(v.field(settingLogLevel), "%q is not a level; use debug, info, warn or error", printable(c.Log.Level))
+	}
+	if !slices.Contains([]string{"console", "json"}, c.Log.Format) {
+		return box.Invalidf(v.field(settingLogFormat), "%q is not a format; use console or json", printable(c.Log.Format))
+	}
+	return nil
+}
+
+func (v *values) checkListen(c Config) error {
+	if c.Listen == ListenOff {
+		return nil
+	}
+	host, port, err := net.SplitHostPort(c.Listen)
+	n, bad := strconv.Atoi(port)
+	if err != nil || bad != nil || n < 0 || n > 65535 || !hostForm.MatchString(host) {
+		return box.Invalidf(v.field(settingListen), "%q is not an address; write it like %s, or \"off\"", printable(c.Listen), DefaultListen)
+	}
+	return nil
+}
+
+func (v *values) checkSpecs(c Config) error {
+	for _, name := range c.SpecEnv {
+		if !envAllowForm.MatchString(name) {
+			return box.Invalidf(v.field(settingSpecEnv), "%q is not a name of an environment variable; one may end with *", printable(name))
+		}
+	}
+	for _, path := range c.SpecFiles {
+		if !filepath.IsAbs(path) {
+			return box.Invalidf(v.field(settingSpecFiles), "%q is not an absolute path", printable(path))
+		}
+	}
+	return nil
+}
+
+// instance builds one provider instance.
+func (v *values) instance(name, data string) (Provider, error) {
+	given := v.instances[name]
+	field := func(setting string) string {
+		if g, ok := given[setting]; ok {
+			return g.from
+		}
+		return "providers." + name + "." + setting
+	}
+	p := Provider{Name: name, Driver: driverLocal, AgentServer: given[settingAgentServer].list}
+	if g, ok := given[settingDriver]; ok {
+		p.Driver = g.text
+	} else if name != defaultProvider {
+		return p, box.Invalidf(field(settingDriver), "is not set; name the driver of the instance, such as driver = %q", driverLocal)
+	}
+	if p.Driver != driverLocal {
+		return p, box.Invalidf(field(settingDriver), "%q is not a driver of this program; it has %q", printable(p.Driver), driverLocal)
+	}
+	p.Dir, p.Suspend = filepath.Join(data, "boxes", name), "stop"
+	if g, ok := given[settingDir]; ok {
+		p.Dir = filepath.Clean(g.text)
+	}
+	if g, ok := given[settingSuspend]; ok {
+		p.Suspend = g.text
+	}
+	if p.Suspend != "stop" && p.Suspend != "freeze" {
+		return p, box.Invalidf(field(settingSuspend), "%q is not a way to suspend; use \"stop\" or \"freeze\"", printable(p.Suspend))
+	}
+	if p.AgentServer != nil && len(p.AgentServer) == 0 {
+		return p, box.Invalidf(field(settingAgentServer), "is empty; leave it out, or give the command and its arguments")
+	}
+	for _, arg := range p.AgentServer {
+		if strings.ContainsRune(arg, 0) || p.AgentServer[0] == "" {
+			return p, box.Invalidf(field(settingAgentServer), "holds an empty command or a NUL byte")
+		}
+	}
+	return p, nil
+}
+
+// checkDirs refuses two instances that would share boxes: each believes that
+// what it finds in its directory is its own.
+func checkDirs(providers []Provider) error {
+	for i, a := range providers {
+		for _, b := range providers[:i] {
+			if within(a.Dir, b.Dir) || within(b.Dir, a.Dir) {
+				return box.Invalidf("providers."+a.Name+".dir", "%s overlaps with the directory of instance %q; give each its own", a.Dir, b.Name)
+			}
+		}
+	}
+	return nil
+}
+
+// within reports whether path is dir or below it.
+func within(path, dir string) bool {
+	rel, err := filepath.Rel(dir, path)
+	return err == nil && (rel == "." || rel != ".." && !strings.HasPrefix(rel, ".."+string(filepath.Separator)))
+}

@@ -1,0 +1,51 @@
+package config
+
+import (
+	"fmt"
+	"strings"
+)
+
+// Reference returns the text of docs/configuration.md.
+func Reference() string {
+	var b strings.Builder
+	b.WriteString(`# Configuration
+
+This file is generated from the settings in internal/config; a test fails when it is stale.
+
+Settings come from one TOML file and from environment variables, which win. The file is the one that ` + "`--config` or `BOXKEEPER_CONFIG`" + ` names, else ` + "`" + FileName + "`" + ` in the data directory if it is there. A key that is not listed here is an error. Relative paths in the file count from the file's directory, elsewhere from the working directory. In an environment variable a list is a JSON array. The connection to Temporal is configured the way Temporal's own tools are (` + "`TEMPORAL_ADDRESS`, `TEMPORAL_NAMESPACE`, `TEMPORAL_PROFILE`, `TEMPORAL_TLS_*`, `TEMPORAL_API_KEY`" + `, or its configuration file).
+
+` + "`boxkeeper config`" + ` prints what is in force.
+
+`)
+	for _, s := range Settings() {
+		fmt.Fprintf(&b, "## `%s`\n\n%s\n\n", strings.ReplaceAll(s.Key, "*", "NAME"), s.What)
+		fmt.Fprintf(&b, "* environment: `%s`\n* form: %s\n* default: `%s`\n* when to change it: %s\n\n", s.Env, s.Form, s.Default, s.When)
+	}
+	b.WriteString("## Secrets\n\n" +
+		"Settings and specs carry references, never values:\n\n" +
+		"* `env:NAME`: an environment variable of the worker.\n" +
+		"* `file:/absolute/path`: a file on the worker's machine, at most 64 KiB; one newline at its end is taken off.\n" +
+		"* `credential:NAME`: the file NAME in the directory `" + credentialsDir + "` of the data directory; it must be closed to other users (`chmod 600`).\n\n" +
+		"Specs can never name the variables `BOXKEEPER_*` and `TEMPORAL_*`, files in the data directory, or the installation secret.\n\n" +
+		"The id of an installation is derived from its secret and is recorded as `" + idFile + "` in the data directory. When the secret is missing or another one later, nothing starts: a new secret could not reach the boxes that exist.\n\n" +
+		"## Example\n\n```toml\n" + Example + "```\n")
+	return b.String()
+}
+
+// Example is a whole configuration file.
+const Example = `data = "/var/lib/boxkeeper"
+listen = "127.0.0.1:9464"
+
+[log]
+level = "info"
+format = "json"
+
+[specs]
+env = ["BOX_*"]
+files = ["/run/secrets"]
+
+[providers.local]
+driver = "local"
+suspend = "freeze"
+agent_server = ["/opt/openhands/bin/agent-server", "--log-level", "warning"]
+`

@@ -1,0 +1,140 @@
+package config
+
+import "strings"
+
+// Setting is one row of the reference.
+type Setting struct {
+	// Key is the name in the file; "*" stands for the name of an instance.
+	Key string `json:"key"`
+	// Env is the environment variable that wins over the file.
+	Env string `json:"env"`
+	// Default is the value when nothing is set, in words where it is computed.
+	Default string `json:"default"`
+	// Form says how it is written, with the unit.
+	Form string `json:"form"`
+	// What says what it does, When says when to change it.
+	What string `json:"what"`
+	When string `json:"when_to_change"`
+
+	kind kind
+}
+
+// kind is the type of a setting's value.
+type kind int
+
+const (
+	kindText kind = iota
+	kindPath
+	kindList // of texts; in the environment a JSON array
+)
+
+// Keys of the settings outside of instances.
+const (
+	settingData      = "data"
+	settingExports   = "exports"
+	settingSecret    = "installation_secret"
+	settingListen    = "listen"
+	settingLogLevel  = "log.level"
+	settingLogFormat = "log.format"
+	settingSpecEnv   = "specs.env"
+	settingSpecFiles = "specs.files"
+
+	instancePrefix      = "providers.*."
+	settingDriver       = "driver"
+	settingDir          = "dir"
+	settingSuspend      = "suspend"
+	settingAgentServer  = "agent_server"
+	instanceEnvPrefix   = "BOXKEEPER_PROVIDERS_"
+	instancePlaceholder = "<NAME>"
+)
+
+// Settings returns every setting in the order of the reference.
+func Settings() []Setting {
+	return []Setting{
+		{
+			Key: settingData, Env: "BOXKEEPER_DATA", Default: DefaultDataDir, Form: "directory", kind: kindPath,
+			What: "Where this machine keeps what it writes: keys, boxes of local instances, the engine's data file, exports unless `exports` says otherwise.",
+			When: "On a server: name a directory that is backed up.",
+		},
+		{
+			Key: settingExports, Env: "BOXKEEPER_EXPORTS", Default: "file://<data>/exports", Form: "URL, file:///absolute/directory or mem://",
+			What: "The store of exported histories and of the ledgers. Every worker of an installation and everyone who reads histories names the same one.",
+			When: "When workers run on more than one machine, or exports must outlive this one.",
+		},
+		{
+			Key: settingSecret, Env: "BOXKEEPER_INSTALLATION_SECRET", Default: "file:<data>/" + keyFile,
+			Form: "reference: file:/absolute/path, env:NAME or credential:NAME; at least 32 bytes",
+			What: "The secret that the keys of all boxes are derived from. The default file is made with 32 random bytes when it is missing. Back it up: without it no box can be reached.",
+			When: "When workers run on more than one machine: all need the same one. Never change it while boxes exist.",
+		},
+		{
+			Key: settingListen, Env: "BOXKEEPER_LISTEN", Default: DefaultListen, Form: "host:port, port 0 for a free one, or off",
+			What: "Where workers serve `/healthz`, `/readyz` and `/metrics`. There is no login: it shows counts and states of this process, never workspaces.",
+			When: "In a container: `0.0.0.0:9464`. With two workers on one machine: another port.",
+		},
+		{
+			Key: settingLogLevel, Env: "BOXKEEPER_LOG_LEVEL", Default: "info", Form: "debug, info, warn or error",
+			What: "What is logged, to standard error. Commands other than workers log warnings and errors only, unless this says debug.",
+			When: "To look into a fault: debug.",
+		},
+		{
+			Key: settingLogFormat, Env: "BOXKEEPER_LOG_FORMAT", Default: "console", Form: "console or json",
+			What: "How log lines are written.",
+			When: "When a log collector reads them: json.",
+		},
+		{
+			Key: settingSpecEnv, Env: "BOXKEEPER_SPECS_ENV", Default: "any, except BOXKEEPER_* and TEMPORAL_*", Form: "list of names; a name may end with *", kind: kindList,
+			What: "Which environment variables of a worker a spec may refer to as env:NAME. An empty list allows none.",
+			When: "Always, when people who create workspaces may not read the worker's whole environment.",
+		},
+		{
+			Key: settingSpecFiles, Env: "BOXKEEPER_SPECS_FILES", Default: "any, except below data and /proc", Form: "list of absolute files or directories", kind: kindList,
+			What: "Which files of a worker's machine a spec may refer to as file:PATH. An empty list allows none.",
+			When: "Always, when people who create workspaces may not read every file that the worker can read.",
+		},
+		{
+			Key: instancePrefix + settingDriver, Env: instanceEnv(instancePlaceholder, settingDriver), Default: "local", Form: "name of a driver",
+			What: "Which driver serves the instance. Without any instance in the file there is one called local.",
+			When: "To add an instance: `[providers.NAME]` with its driver.",
+		},
+		{
+			Key: instancePrefix + settingDir, Env: instanceEnv(instancePlaceholder, settingDir), Default: "<data>/boxes/NAME", Form: "directory", kind: kindPath,
+			What: "Local driver: where the boxes are, one directory each.",
+			When: "When boxes need another disk. Never while boxes exist.",
+		},
+		{
+			Key: instancePrefix + settingSuspend, Env: instanceEnv(instancePlaceholder, settingSuspend), Default: "stop", Form: "stop or freeze",
+			What: "Local driver: stop ends the processes of a suspended box and keeps its files; freeze keeps its memory too, until the machine restarts.",
+			When: "When resumes must go on in the middle of what ran: freeze.",
+		},
+		{
+			Key: instancePrefix + settingAgentServer, Env: instanceEnv(instancePlaceholder, settingAgentServer), Default: "none", Form: "list: the command and its arguments", kind: kindList,
+			What: "Local driver: the agent-server that runs in each box. Without one a box serves histories from disk and can't run agents.",
+			When: "For real work: the command of an OpenHands agent-server.",
+		},
+	}
+}
+
+// instanceEnv returns the variable for one setting of an instance. Names hold
+// no underscore, so no two settings share a variable.
+func instanceEnv(instance, setting string) string {
+	return instanceEnvPrefix + strings.ToUpper(strings.ReplaceAll(instance, "-", "_")+"_"+setting)
+}
+
+// settingByKey returns the row of a key as it stands in a file, and the name of
+// the instance if it is one's.
+func settingByKey(key string) (row Setting, instance string, known bool) {
+	lookFor := key
+	if rest, ok := strings.CutPrefix(key, "providers."); ok {
+		name, setting, found := strings.Cut(rest, ".")
+		if found {
+			instance, lookFor = name, instancePrefix+setting
+		}
+	}
+	for _, s := range Settings() {
+		if s.Key == lookFor {
+			return s, instance, true
+		}
+	}
+	return Setting{}, "", false
+}

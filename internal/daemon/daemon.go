@@ -1,0 +1,306 @@
+package daemon
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"time"
+
+	"github.com/spf13/cobra"
+	enumspb "go.temporal.io/api/enums/v1"
+	"go.temporal.io/sdk/client"
+	"go.uber.org/zap"
+	"go.uber.org/zap/zapcore"
+
+	"github.com/openhands/boxkeeper/activities"
+	"github.com/openhands/boxkeeper/box"
+	"github.com/openhands/boxkeeper/exports"
+	"github.com/openhands/boxkeeper/internal/cli"
+	"github.com/openhands/boxkeeper/internal/config"
+	"github.com/openhands/boxkeeper/internal/engine"
+	"github.com/openhands/boxkeeper/internal/telemetry"
+	"github.com/openhands/boxkeeper/workers"
+)
+
+// Ports of the engine that runs by itself, those that Temporal's tools expect.
+const (
+	defaultPort   = 7233
+	defaultUIPort = 8233
+)
+
+// flags are what the engine is started with.
+type flags struct {
+	port, uiPort      int
+	noUI              bool
+	noDemo, noWorkers bool
+}
+
+// Root returns the command tree of boxkeeperd. Run it with cli.Execute.
+func Root(env cli.Env) *cobra.Command {
+	var f flags
+	root := &cobra.Command{
+		Use:   "boxkeeperd",
+		Short: "boxkeeper with an engine of its own: one process, one data directory.",
+		Long: `boxkeeperd runs the engine (Temporal on SQLite), its Web UI and the workers in one
+process, with everything below one data directory, and keeps going where it was after
+a crash. "boxkeeperd demo" shows one box's whole life in about a minute.`,
+		Example: "  boxkeeperd --data /var/lib/boxkeeper\n  boxkeeperd demo\n  boxkeeperd box list",
+	}
+	var shared *cli.Shared
+	root.Args = cobra.NoArgs
+	root.RunE = func(c *cobra.Command, _ []string) error { return serve(c, shared, f) }
+	shared = cli.Adopt(root, env)
+	bindEngine(root, &f)
+	root.Flags().BoolVar(&f.noDemo, "no-demo", false, "do not make the demo box")
+	root.Flags().BoolVar(&f.noWorkers, "no-workers", false, "run the engine only; start workers with \"boxkeeper worker\"")
+	root.AddCommand(demoCommand(shared))
+	return root
+}
+
+func bindEngine(c *cobra.Command, f *flags) {
+	c.Flags().IntVar(&f.port, "port", defaultPort, "port of the engine's API; 0 picks a free one")
+	c.Flags().IntVar(&f.uiPort, "ui-port", defaultUIPort, "port of the Web UI; 0 picks a free one")
+	c.Flags().BoolVar(&f.noUI, "no-ui", false, "run without the Web UI")
+}
+
+// searchAttributes are those of the contract.
+func searchAttributes() map[string]enumspb.IndexedValueType {
+	return map[string]enumspb.IndexedValueType{
+		box.SearchProvider:       enumspb.INDEXED_VALUE_TYPE_KEYWORD,
+		box.SearchState:          enumspb.INDEXED_VALUE_TYPE_KEYWORD,
+		box.SearchOwner:          enumspb.INDEXED_VALUE_TYPE_KEYWORD,
+		box.SearchNextActionAt:   enumspb.INDEXED_VALUE_TYPE_DATETIME,
+		box.SearchSuspendedSince: enumspb.INDEXED_VALUE_TYPE_DATETIME,
+		box.SearchEpoch:          enumspb.INDEXED_VALUE_TYPE_INT,
+	}
+}
+
+// node is a running engine, and the workers on it unless they run elsewhere.
+type node struct {
+	engine *engine.Engine
+	parts  *cli.Parts
+	client client.Client
+	set    *workers.Set
+	served func() error
+}
+
+// Change alters the workers before they start: tests sabotage a part with it.
+type Change func(parts *cli.Parts, cfg config.Config, o *workers.Options) error
+
+// nodeOptions is what differs between serving and the demo.
+type nodeOptions struct {
+	flags
+	timeSkipping bool
+	progress     func(workspace string, p exports.Progress)
+	notify       activities.Notifier // nil writes notices to the log
+	change       Change
+}
+
+// start brings the parts up in the order in which they need each other. On an
+// error nothing is left running.
+func start(ctx context.Context, shared *cli.Shared, cfg config.Config, o nodeOptions) (_ *node, err error) {
+	n := &node{}
+	defer func() {
+		if err != nil {
+			n.stop(ctx)
+		}
+	}()
+	if n.parts, err = shared.OpenParts(ctx, cfg); err != nil {
+		return nil, err
+	}
+	if o.timeSkipping {
+		for _, p := range n.parts.Providers {
+			if p.Capabilities().Driver != "local" {
+				return nil, box.Invalidf("providers."+p.Name(), "time cannot be skipped with a real provider: its clock does not skip")
+			}
+		}
+	}
+	n.engine, err = engine.Start(ctx, engine.Options{
+		DataDir: cfg.DataDir, GRPCPort: o.port, UIPort: o.uiPort, NoUI: o.noUI,
+		SearchAttributes: searchAttributes(), TimeSkipping: o.timeSkipping, Logger: quieter(n.parts.Logger.Named("engine"), zap.ErrorLevel),
+	})
+	if err != nil || o.noWorkers {
+		return n, err
+	}
+	n.client, err = client.DialContext(ctx, client.Options{
+		HostPort: n.engine.Address(), Namespace: engine.DefaultNamespace,
+		Logger: telemetry.TemporalLogger(quieter(n.parts.Logger.Named("sdk"), zap.WarnLevel)), MetricsHandler: n.parts.Metrics.Temporal(),
+	})
+	if err != nil {
+		return nil, box.Errorf(box.ClassUnavailable, "connect to the engine of this process: %w", err)
+	}
+	options := workers.Options{
+		Providers: n.parts.Providers, Store: n.parts.Store, Secret: n.parts.Secret, Steps: n.parts.Metrics.Steps(),
+		Logger: n.parts.Logger, Progress: o.progress, Notify: o.notify,
+	}
+	if o.change != nil {
+		if err := o.change(n.parts, cfg, &options); err != nil {
+			return nil, err
+		}
+	}
+	if n.set, err = workers.New(n.client, options); err != nil {
+		return nil, err
+	}
+	if err = n.set.Start(); err != nil {
+		return nil, err
+	}
+	return n, nil
+}
+
+// quieter raises the level of a part that talks more than people want to read;
+// with debug everything is kept.
+func quieter(l *zap.Logger, level zapcore.Level) *zap.Logger {
+	if l.Core().Enabled(zap.DebugLevel) || !l.Core().Enabled(level) {
+		return l // all is wanted, or less than this already
+	}
+	return l.WithOptions(zap.IncreaseLevel(level))
+}
+
+// stop ends what runs: workers first, so that they can say so to the engine.
+func (n *node) stop(ctx context.Context) {
+	if n.set != nil {
+		n.set.Stop()
+	}
+	if n.client != nil {
+		n.client.Close()
+	}
+	if n.engine != nil {
+		n.engine.Stop()
+	}
+	if n.served != nil {
+		_ = n.served()
+	}
+	if n.parts != nil {
+		_ = n.parts.Close(context.WithoutCancel(ctx))
+	}
+}
+
+// healthy reports whether the engine still runs.
+func (n *node) healthy(context.Context) error {
+	select {
+	case <-n.engine.Done():
+		return box.Errorf(box.ClassUnavailable, "the engine failed")
+	default:
+		return nil
+	}
+}
+
+// serve runs boxkeeperd until it is told to end.
+func serve(c *cobra.Command, shared *cli.Shared, f flags) error {
+	ctx := c.Context()
+	cfg, err := shared.Config()
+	if err != nil {
+		return err
+	}
+	out := c.OutOrStdout()
+	_, _ = fmt.Fprintf(out, "boxkeeperd: starting in %s\n", cfg.DataDir)
+	n, err := start(ctx, shared, cfg, nodeOptions{flags: f})
+	if err != nil {
+		return err
+	}
+	defer n.stop(ctx)
+	if n.served, err = n.parts.Serve(ctx, cfg, n.healthy); err != nil {
+		return err
+	}
+	announce(out, cfg, n, f)
+	if !f.noWorkers && !f.noDemo {
+		follow, err := n.demoBox(ctx)
+		if err != nil {
+			return err
+		}
+		followed := make(chan struct{})
+		go func() {
+			defer close(followed)
+			n.tell(ctx, out, follow)
+		}()
+		defer func() { <-followed }()
+	}
+	select {
+	case <-ctx.Done():
+		_, _ = fmt.Fprintln(out, "boxkeeperd: stopping; boxes stay as they are and the next start carries on")
+		return nil
+	case <-n.engine.Done():
+		return errors.Join(box.Errorf(box.ClassUnavailable, "the engine failed; nothing that was accepted is lost, start boxkeeperd again"), n.engine.Err())
+	}
+}
+
+func announce(out io.Writer, cfg config.Config, n *node, f flags) {
+	_, _ = fmt.Fprintf(out, "boxkeeperd: engine   %s\n", n.engine.Address())
+	if url := n.engine.UIURL(); url != "" {
+		_, _ = fmt.Fprintf(out, "boxkeeperd: web UI   %s\n", url)
+	}
+	if cfg.Listen != config.ListenOff {
+		_, _ = fmt.Fprintf(out, "boxkeeperd: metrics  http://%s/metrics\n", cfg.Listen)
+	}
+	_, _ = fmt.Fprintf(out, "boxkeeperd: exports  %s\n", cfg.Exports)
+	if f.noWorkers {
+		_, _ = fmt.Fprintln(out, "boxkeeperd: no workers here; start one with \"boxkeeper worker\"")
+	}
+	_, _ = fmt.Fprintln(out, "boxkeeperd: ready; Ctrl-C stops it")
+}
+
+const demoWorkspace = "demo"
+
+// demoBox starts the demo box, or finds it. Its id stays closed once it was
+// deleted, like any other.
+func (n *node) demoBox(ctx context.Context) (string, error) {
+	provider := n.parts.Providers[0].Name()
+	spec := box.Spec{
+		Version: box.WireVersion, Workspace: demoWorkspace, Owner: "demo", Provider: provider,
+		Policy: box.Policy{Idle: box.Duration(2 * time.Minute)},
+	}
+	err := create(ctx, n.client, spec, n.parts.Providers[0].Capabilities())
+	if box.ClassOf(err) == box.ClassAlreadyExists {
+		return demoWorkspace, nil // of an earlier start; it carries on
+	}
+	return demoWorkspace, err
+}
+
+// tellEvery is how often the demo box's workflow is asked. The box is not.
+const tellEvery = time.Second
+
+// tell prints each transition of a workspace until ctx ends or it is
+// box-archived.
+func (n *node) tell(ctx context.Context, out io.Writer, workspace string) {
+	_, _ = fmt.Fprintf(out, "%s: see %s\n", workspace, orNothing(n.engine.WorkflowURL(box.WorkflowID(workspace)), "\"boxkeeperd box why "+workspace+"\""))
+	tick := time.NewTicker(tellEvery)
+	defer tick.Stop()
+	var last time.Time
+	for {
+		why, err := query[box.Why](ctx, n.client, workspace, box.QueryWhy)
+		if err == nil {
+			for _, t := range why.Transitions {
+				if t.At.After(last) {
+					last = t.At
+					_, _ = fmt.Fprintln(out, line(workspace, t))
+				}
+			}
+			if why.State == box.StateBoxArchived {
+				_, _ = fmt.Fprintf(out, "%s: closed; read it with \"boxkeeperd box history %s\"\n", workspace, workspace)
+				return
+			}
+		} else if ctx.Err() == nil {
+			n.parts.Logger.Debug("the demo box was not asked", zap.Error(err))
+		}
+		select {
+		case <-ctx.Done():
+			return
+		case <-n.engine.Done():
+			return
+		case <-tick.C:
+		}
+	}
+}
+
+func orNothing(text, other string) string {
+	if text == "" {
+		return other
+	}
+	return text
+}
+
+// line is one transition as people read it.
+func line(workspace string, t box.Transition) string {
+	return fmt.Sprintf("%s  %s  %-22s %s", t.At.UTC().Format("2006-01-02 15:04:05"), workspace, t.To, t.Reason.Text)
+}

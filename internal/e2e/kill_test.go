@@ -1,0 +1,163 @@
+package e2e_test
+
+import (
+	"encoding/json"
+	"os"
+	"path/filepath"
+	"runtime"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/openhands/boxkeeper/agentserver/agentservertest"
+	"github.com/openhands/boxkeeper/box"
+	"github.com/openhands/boxkeeper/exports"
+	"github.com/openhands/boxkeeper/internal/engine"
+)
+
+// TestKillAnything lets one box live its whole life while one of the three
+// processes is killed with SIGKILL at three different points; the end is the
+// same each time: nothing lost, nothing doubled, nothing left.
+func TestKillAnything(t *testing.T) {
+	t.Parallel()
+	if runtime.GOOS != "linux" {
+		t.Skip("finding and killing box processes needs /proc")
+	}
+	for name, kill := range map[string]func(i *installation){
+		"engine": func(i *installation) { i.engine.kill(); i.checkFile(); i.startEngine() },
+		"worker": func(i *installation) { i.worker.kill(); i.startWorker() },
+		"box":    func(i *installation) { i.killBoxes() },
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			i := newInstallation(t)
+			i.lifeWithKills(name, func() { kill(i) })
+		})
+	}
+}
+
+// checkFile runs SQLite's own check on the file that a kill left.
+func (i *installation) checkFile() {
+	i.t.Helper()
+	require.NoError(i.t, engine.IntegrityCheck(i.t.Context(), i.dir))
+}
+
+func (i *installation) lifeWithKills(victim string, kill func()) {
+	t := i.t
+	const ws = "victim"
+	_, code := i.run("box", "create", ws, "--idle", "3s", "--paused-ttl", "8s", "--notice", "2s", "--undo", "3s", "--wait")
+	require.Zero(t, code)
+	answerOf[box.ConnectAnswer](i, "box", "connect", ws, "--holder", "agent", "--lease", "1h")
+	s := i.await(ws, within, box.StateRunning)
+	id, err := agentservertest.WriteConversation(filepath.Join(i.boxDir(s), "conversations"), agentservertest.Conversation{
+		Title: "kept", Events: []agentservertest.Event{{Text: "one"}, {Text: "two"}, {Text: "three"}},
+	})
+	require.NoError(t, err)
+	fillCache(t, i.boxDir(s))
+
+	kill() // the first point: awake, someone is connected
+	i.await(ws, within, box.StateRunning)
+	if victim == "box" {
+		eventually(t, within, func() error { _, err := os.Stat(filepath.Join(i.boxDir(s), "run", "address")); return err })
+		require.Len(t, i.boxPids(), 1, "the box was not started again for its user")
+	}
+	answerOf[box.ActionAnswer](i, "box", "release", ws, "--holder", "agent")
+
+	i.await(ws, within, box.StateDraining, box.StateSuspending, box.StateSuspended)
+	kill() // the second point: on the way to suspended
+	i.await(ws, 3*time.Minute, box.StateSuspended, box.StateAwaitingConfirm)
+	require.Empty(t, i.boxPids(), "a suspended box has processes")
+
+	answerOf[box.ConnectAnswer](i, "box", "connect", ws, "--holder", "agent", "--lease", "1h")
+	i.await(ws, 2*time.Minute, box.StateRunning)
+	answerOf[box.ActionAnswer](i, "box", "release", ws, "--holder", "agent")
+	i.await(ws, 3*time.Minute, box.StateSuspended, box.StateAwaitingConfirm)
+
+	loss := answerOf[box.Loss](i, "box", "delete", ws)
+	require.Equal(t, 1, loss.Conversations)
+	_, code = i.run("box", "confirm", ws, "--token", loss.Token)
+	require.Zero(t, code)
+	kill() // the third point: a confirmed deletion is under way
+	i.await(ws, 3*time.Minute, box.StateBoxArchived)
+
+	require.Empty(t, i.boxPids())
+	left, err := filepath.Glob(filepath.Join(i.dir, "boxes", "local", "boxes", "bk-*"))
+	require.NoError(t, err)
+	require.Empty(t, left, "the box's directory is still there")
+	i.requireHistory(ws, id, 3)
+	i.requireLedger(ws)
+	_, code = i.run("box", "create", ws)
+	require.Equal(t, 4, code, "a closed id started again")
+}
+
+func (i *installation) requireHistory(ws, id string, events int) {
+	i.t.Helper()
+	out, code := i.run("box", "history", ws, "--verify", "-o", "json")
+	require.Zero(i.t, code)
+	var h struct {
+		Verified      bool `json:"verified"`
+		Conversations []struct {
+			ID     string `json:"id"`
+			Events int    `json:"events"`
+		} `json:"conversations"`
+	}
+	require.NoError(i.t, json.Unmarshal([]byte(out), &h))
+	require.True(i.t, h.Verified)
+	require.Len(i.t, h.Conversations, 1)
+	require.Equal(i.t, id, h.Conversations[0].ID)
+	require.Equal(i.t, events, h.Conversations[0].Events)
+}
+
+// requireLedger reads the ledger: one box was made, one tombstone was set, last.
+func (i *installation) requireLedger(ws string) {
+	i.t.Helper()
+	store, err := exports.Open(i.t.Context(), "file://"+filepath.Join(i.dir, "exports"))
+	require.NoError(i.t, err)
+	defer store.Close() //nolint:errcheck // only read
+	entries, err := store.Ledger(i.t.Context(), ws)
+	require.NoError(i.t, err)
+	refs := map[string]bool{}
+	for _, e := range entries {
+		if e.Kind == exports.KindCreated {
+			var c struct {
+				Observation box.Observation `json:"observation"`
+			}
+			require.NoError(i.t, json.Unmarshal(e.Data, &c))
+			refs[c.Observation.Ref.ID] = true
+		}
+	}
+	require.Len(i.t, refs, 1, "more than one box was made")
+	require.Equal(i.t, exports.KindDeleted, entries[len(entries)-1].Kind)
+}
+
+func fillCache(t *testing.T, boxDir string) {
+	t.Helper()
+	dir := filepath.Join(boxDir, "home", ".cache", "pip", "http-v2")
+	require.NoError(t, os.MkdirAll(dir, 0o700))
+	require.NoError(t, os.WriteFile(filepath.Join(dir, "x.body"), make([]byte, 4<<20), 0o600))
+}
+
+// TestAKilledBoxIsNoticed kills a box while nobody is connected: it is noticed
+// within five seconds, without polling, also by a worker that started later.
+func TestAKilledBoxIsNoticed(t *testing.T) {
+	t.Parallel()
+	if runtime.GOOS != "linux" {
+		t.Skip("watching processes needs Linux's pidfd")
+	}
+	i := newInstallation(t)
+	for _, ws := range []string{"noticed", "noticed-later"} {
+		_, code := i.run("box", "create", ws, "--idle", "1h", "--wait")
+		require.Zero(t, code)
+		if ws == "noticed-later" { // the watch is the new worker's
+			i.worker.kill()
+			i.startWorker()
+		}
+		require.Len(t, i.boxPids(), 1)
+		i.killBoxes()
+		began := time.Now()
+		s := i.await(ws, 5*time.Second, box.StateSuspended)
+		t.Logf("%s: noticed and settled after %s: %s", ws, time.Since(began), s.Reason.Text)
+		require.Contains(t, s.Flags, "unhealthy")
+	}
+}

@@ -1,0 +1,48 @@
+package e2e_test
+
+import (
+	"context"
+	"os"
+	"os/signal"
+	"strings"
+	"syscall"
+	"testing"
+
+	"github.com/openhands/boxkeeper/internal/cli"
+	"github.com/openhands/boxkeeper/internal/daemon"
+)
+
+// TestMain lets a test start this binary again as another program, to kill it:
+// as boxkeeperd with the arguments of boxkeeperd, which is also how a local box
+// starts its boxd. The flags of go test begin with a dash; no command does.
+func TestMain(m *testing.M) {
+	if len(os.Args) > 1 {
+		if run, ok := childPrograms()[os.Args[1]]; ok {
+			os.Exit(run(os.Args[2:]))
+		}
+		if name, ok := strings.CutPrefix(os.Args[1], "as-"); ok {
+			os.Exit(runProgram(name, os.Args[2:]))
+		}
+		if !strings.HasPrefix(os.Args[1], "-") {
+			os.Exit(runProgram("boxkeeperd", os.Args[1:]))
+		}
+	}
+	os.Exit(m.Run())
+}
+
+func childPrograms() map[string]func(args []string) int {
+	return map[string]func(args []string) int{
+		engineChild: runEngineChild,
+	}
+}
+
+// runProgram is the main of boxkeeper or boxkeeperd.
+func runProgram(name string, args []string) int {
+	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGINT, syscall.SIGTERM)
+	defer stop()
+	env := cli.Env{Args: args, Stdin: os.Stdin, Stdout: os.Stdout, Stderr: os.Stderr, Environ: os.Environ()}
+	if name == "boxkeeper" {
+		return cli.Execute(ctx, cli.Root(env))
+	}
+	return cli.Execute(ctx, daemon.Root(env))
+}
