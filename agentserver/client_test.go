@@ -352,8 +352,14 @@ func TestTheKeyNeverShows(t *testing.T) {
 	require.NotContains(t, text, token)
 	require.Contains(t, text, "headers were", "the rest of it is shown")
 	for _, bad := range []agentserver.Options{
-		{URL: ""}, {URL: "ftp://x"}, {URL: "http://"}, {URL: "http://u:" + key + "@h"}, {URL: "http://h/?k=" + key}, {URL: "http://h/%zz" + key},
-		{URL: "http://h", SessionKey: "a\r\nX: " + key}, {URL: "http://h", Header: map[string]box.Secret{"a b": key}},
+		{URL: ""},
+		{URL: "ftp://x"},
+		{URL: "http://"},
+		{URL: "http://u:" + key + "@h"},
+		{URL: "http://h/?k=" + key},
+		{URL: "http://h/%zz" + key},
+		{URL: "http://h", SessionKey: "a\r\nX: " + key},
+		{URL: "http://h", Header: map[string]box.Secret{"a b": key}},
 	} {
 		_, err := agentserver.New(bad)
 		require.Equal(t, box.ClassInvalid, box.ClassOf(err))

@@ -85,11 +85,27 @@ func (f *Facts) ConfirmDelete(s ConfirmDelete, now time.Time) {
 	case f.Frozen:
 		refuse(ReasonFrozen, "the box is frozen; switch freeze off first")
 		return
+	case f.undoMeetsWall(now):
+		refuse(ReasonRefused, "the provider destroys the box by itself before the undo window of "+d.Undo.String()+" is over; request the deletion with a shorter one")
+		return
 	}
 	d.Confirmed, d.ConfirmedAt, d.ConfirmedBy, d.WithoutHistory = true, now, s.By, s.WithoutHistory
 	f.ResumeWanted, f.SuspendWanted, f.Holders = nil, nil, nil
 	f.Confirmation = &Confirmation{Token: s.Token, At: now, By: s.By, Accepted: true, Reason: Reason{ReasonConfirmed, "accepted"}}
 	f.startDeletion(now, Reason{ReasonConfirmed, "confirmed by " + orElse(s.By, "its owner")})
+}
+
+// undoMeetsWall reports whether the provider would destroy the suspended box
+// within the undo window, or a margin after it.
+func (f *Facts) undoMeetsWall(now time.Time) bool {
+	if f.Capabilities.PausedLife == 0 || f.Deletion.Undo == 0 {
+		return false
+	}
+	since := f.SuspendedSince
+	if since.IsZero() {
+		since = now
+	}
+	return !now.Add(f.Deletion.Undo.Std() + f.Policy.DeadMan.Std()).Before(since.Add(f.Capabilities.PausedLife))
 }
 
 // startDeletion moves a box that is not awake on its way to deletion. One that

@@ -96,6 +96,9 @@ type Scan struct {
 	Digest        string    `json:"digest"`
 	Conversations int       `json:"conversations"`
 	Events        int       `json:"events"`
+	// Stale says that the box may have been used after it was read: the numbers
+	// are for people, and no export is known to cover what came since.
+	Stale bool `json:"stale,omitzero"`
 }
 
 // Wish is an explicit request to suspend or resume.
@@ -148,12 +151,21 @@ const (
 
 // Sequence is how far the steps between awake and suspended have come.
 type Sequence struct {
-	Purpose   Purpose   `json:"purpose"`
-	Since     time.Time `json:"since"`
-	Quiet     bool      `json:"quiet,omitzero"`
-	Reclaimed bool      `json:"reclaimed,omitzero"`
-	Exported  bool      `json:"exported,omitzero"` // taken, or skipped with a reason
-	Committed bool      `json:"committed,omitzero"`
+	Purpose Purpose   `json:"purpose"`
+	Since   time.Time `json:"since"`
+	Quiet   bool      `json:"quiet,omitzero"`
+	// Looked says that the last look was had behind a closed door. Without it
+	// nothing is known of what was said since the newest export.
+	Looked bool `json:"looked,omitzero"`
+	// DrainedAt is when the door was last known to be closed; its lease ends by
+	// itself.
+	DrainedAt time.Time `json:"drained_at,omitzero"`
+	// Ended says that the box ended by itself: there is no way back to awake but
+	// a resume.
+	Ended     bool `json:"ended,omitzero"`
+	Reclaimed bool `json:"reclaimed,omitzero"`
+	Exported  bool `json:"exported,omitzero"` // taken, or skipped with a reason
+	Committed bool `json:"committed,omitzero"`
 	// Tries counts failures of the present step; past a bound a step that is not
 	// needed for safety is skipped.
 	Tries int      `json:"tries,omitzero"`
@@ -178,7 +190,10 @@ type Deletion struct {
 	// Verified says that the export store was read back for this deletion.
 	Verified  bool `json:"verified,omitzero"`
 	Rejected  int  `json:"rejected,omitzero"`  // exports that did not verify
-	Committed bool `json:"committed,omitzero"` // the provider may have been told
+	Committed bool `json:"committed,omitzero"` // the provider is being told
+	// Unclear says that an attempt ended without an answer: the provider may have
+	// destroyed the box, so nothing takes the deletion back any more.
+	Unclear bool `json:"unclear,omitzero"`
 }
 
 // Failure is the last step that failed, and when it is tried again.
@@ -211,8 +226,11 @@ func (f *Facts) move(now time.Time, to State, why Reason) {
 	}
 	f.State, f.StateSince = to, now
 	switch to {
-	case StateRunning, StateSuspended, StateAwaitingConfirm, StateUndoWindow, StateBoxArchived:
+	case StateRunning:
 		f.Failure = nil // what failed on the way is over
+		f.doubtScan()
+	case StateSuspended, StateAwaitingConfirm, StateUndoWindow, StateBoxArchived:
+		f.Failure = nil
 	case StateUnknown, StateCreating, StateCreateFailed, StateStarting, StateDraining, StateSuspending, StateResuming,
 		StateMaintenanceWake, StateExporting, StateDeleting, StateDeleteBlocked, StateLost:
 	}
@@ -283,8 +301,8 @@ func (f *Facts) idleAt() (time.Time, bool) {
 func (f *Facts) wallAt() (time.Time, bool) {
 	limit := f.Policy.MaxRun.Std()
 	if native := f.Capabilities.MaxRun; native > 0 {
-		if own := native - f.Policy.DeadMan.Std(); limit == 0 || own < limit {
-			limit = max(own, native/2)
+		if own := max(native-f.Policy.DeadMan.Std(), native/2); limit == 0 || own < limit {
+			limit = own
 		}
 	}
 	if limit == 0 || f.AwakeSince.IsZero() {
@@ -301,6 +319,17 @@ func (f *Facts) expiryAt() (time.Time, bool) {
 	return latest(f.PausedClock.Add(f.Policy.PausedTTL.Std()), f.ExpiryFloor), true
 }
 
+// noticeLead is how long before the expiry people are told. Where the policy
+// deletes, at least the grace period lies between the notice and the destroying
+// call, of which the undo window is a part.
+func (f *Facts) noticeLead() time.Duration {
+	lead := f.Policy.Notice.Std()
+	if f.Policy.OnExpiry == OnExpiryDelete {
+		lead = max(lead, f.Policy.Grace.Std()-f.Policy.Undo.Std())
+	}
+	return lead
+}
+
 // reminderAt returns when people are reminded next that a decision waits.
 // Reminders back off: a day after the first, then two, four, up to fourteen.
 func (f *Facts) reminderAt() time.Time {
@@ -310,10 +339,21 @@ func (f *Facts) reminderAt() time.Time {
 	return f.RemindedAt.Add(min(day<<min(f.Reminders-1, 8), 14*day))
 }
 
-// covered reports whether the newest export holds all that is known of the
-// box's history. A box that nobody ever looked into is not covered.
+// covered reports whether the newest export holds all of the box's history. A
+// box that nobody ever looked into is not covered, nor is one that may have been
+// used after the last look.
 func (f *Facts) covered() bool {
-	return f.Scan != nil && f.Receipt.Covers(f.Epoch, f.Scan.Digest)
+	return f.Scan != nil && !f.Scan.Stale && f.Receipt.Covers(f.Epoch, f.Scan.Digest)
+}
+
+// doubtScan notes that the box may be used, or may have been, after the last
+// look into it.
+func (f *Facts) doubtScan() {
+	if f.Scan != nil && !f.Scan.Stale {
+		doubted := *f.Scan
+		doubted.Stale = true
+		f.Scan = &doubted
+	}
 }
 
 // NeverReady reports whether no agent-server of this box ever answered, so

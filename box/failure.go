@@ -68,6 +68,7 @@ func (f *Facts) fail(step Step, why StepFailure, now time.Time) {
 		if count >= quiesceTries { // the drain's lease ends by itself
 			f.applyUndrained(step, now)
 			f.Failure = nil
+			f.Look = true // it may not be awake at all
 		}
 	case StepSuspend:
 		f.Sequence.Committed = false
@@ -78,8 +79,14 @@ func (f *Facts) fail(step Step, why StepFailure, now time.Time) {
 	case StepResume:
 		f.failResume(step, why, count, now)
 	case StepDelete:
-		if why.Class == ClassFailedPrecondition || why.Class == ClassInvalid {
-			f.Deletion.Verified = false
+		if why.Class != ClassFailedPrecondition && why.Class != ClassInvalid {
+			f.Deletion.Unclear = true
+			return
+		}
+		f.Deletion.Verified = false
+		if !f.Deletion.Unclear { // refused before anything was destroyed: it can still be taken back
+			f.Deletion.Committed = false
+			f.move(now, StateExporting, Reason{ReasonRefused, "nothing was destroyed: " + why.Message})
 		}
 	case StepObserve, StepScan, StepNotify, StepVerifyExport, StepWait, StepFinish:
 	}
@@ -171,8 +178,9 @@ func (f *Facts) applyObserved(seen Observation, now time.Time) {
 				f.Sequence = &Sequence{Purpose: PurposeExplicit, Since: now}
 			}
 			f.applySuspended(seen, now)
-		case !atRest && f.ResumeWanted == nil && f.State != StateResuming:
+		case !atRest && f.State != StateResuming:
 			f.Sequence, f.SuspendWanted = nil, nil
+			f.doubtScan()
 			if f.SuspendedSince.IsZero() {
 				f.SuspendedSince, f.PausedClock = now, now
 			}
@@ -183,6 +191,10 @@ func (f *Facts) applyObserved(seen Observation, now time.Time) {
 		f.applyEnded(evidence, now)
 	case PhaseStarting:
 		f.Sequence = nil
+		if f.State == StateUndoWindow {
+			f.voidDeletion(Reason{ReasonSeenAtProvider, "it starts at its provider: " + evidence}, now)
+			f.Look = false
+		}
 		f.move(now, StateStarting, Reason{ReasonSeenAtProvider, evidence})
 	case PhaseRunning:
 		switch {
@@ -199,12 +211,7 @@ func (f *Facts) applyObserved(seen Observation, now time.Time) {
 			f.UndrainOwed = true
 			f.wake(now, Reason{ReasonSeenAtProvider, "it runs at its provider: " + evidence})
 		}
-	case PhaseUnknown:
-		f.Look = true
-		f.Failure = &Failure{Step: StepObserve, Class: ClassUnknown, Message: "the provider's answer is unclear: " + evidence, Count: 1, At: now, RetryAt: now.Add(30 * time.Second)}
-	default:
-		f.Look = true
-		f.Failure = &Failure{Step: StepObserve, Class: ClassUnknown, Message: "the provider's answer is unclear: " + evidence, Count: 1, At: now, RetryAt: now.Add(30 * time.Second)}
+	case PhaseUnknown: // a failed reading, see Apply
 	}
 }
 
@@ -246,7 +253,7 @@ func (f *Facts) applyEnded(evidence string, now time.Time) {
 	f.Unhealthy = true
 	f.ResumeWanted, f.Holders = nil, nil
 	f.Sequence = &Sequence{
-		Purpose: PurposeWall, Since: now, Quiet: true, Reclaimed: true, Exported: true,
+		Purpose: PurposeWall, Since: now, Quiet: true, Reclaimed: true, Exported: true, Ended: true,
 		Skips: []string{"it ended by itself: " + evidence},
 	}
 	if f.deletionDue() {

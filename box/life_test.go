@@ -7,8 +7,6 @@ import (
 	"testing"
 	"time"
 
-	"pgregory.net/rapid"
-
 	"github.com/openhands/boxkeeper/box"
 )
 
@@ -29,10 +27,17 @@ func spec() box.Spec {
 	return box.Spec{Version: box.WireVersion, Workspace: "demo", Owner: "ana", Provider: "test"}
 }
 
+// failer is what tests and properties have in common.
+type failer interface {
+	Helper()
+	Fatal(args ...any)
+	Fatalf(format string, args ...any)
+}
+
 // world plays the provider and the agent-server for the rules: it answers each
 // step as a box would, and can be told to fail.
 type world struct {
-	t     testing.TB
+	t     failer
 	now   time.Time
 	facts *box.Facts
 	log   []box.StepKind
@@ -42,19 +47,26 @@ type world struct {
 	events   int
 	lastUse  time.Time
 	running  int
-	deaf     bool // the agent-server never answers
-	badStore bool // exports do not verify
+	shut     time.Time // until when the door is closed to new work
+	deaf     bool      // the agent-server never answers
+	badStore bool      // exports do not verify
 	fail     map[box.StepKind]box.Class
 	stored   map[string]bool // digests the store holds
 }
 
-func newWorld(t testing.TB, s box.Spec) *world {
+func newWorld(t failer, s box.Spec) *world {
+	t.Helper()
+	return newWorldAt(t, s, row())
+}
+
+// newWorldAt is newWorld at another kind of provider.
+func newWorldAt(t failer, s box.Spec, c box.Capabilities) *world {
 	t.Helper()
 	if err := s.Validate(); err != nil {
 		t.Fatal(err)
 	}
 	w := &world{t: t, now: noon(), fail: map[box.StepKind]box.Class{}, stored: map[string]bool{}}
-	f := box.NewFacts(s, row(), w.now)
+	f := box.NewFacts(s, c, w.now)
 	w.facts = &f
 	return w
 }
@@ -99,7 +111,7 @@ func (w *world) outcome(step box.Step) box.Outcome {
 		if !w.exists {
 			return failed(box.ClassNotFound, "gone")
 		}
-		w.phase = box.PhaseRunning
+		w.phase, w.shut = box.PhaseRunning, time.Time{}
 		if w.deaf {
 			return failed(box.ClassUnavailable, "does not answer")
 		}
@@ -111,11 +123,17 @@ func (w *world) outcome(step box.Step) box.Outcome {
 		w.phase = box.PhaseSuspended
 		return box.Outcome{Observation: w.seen()}
 	case box.StepDelete:
+		if !w.facts.Deletion.WithoutHistory && !w.facts.NeverReady() && w.changed() {
+			return failed(box.ClassFailedPrecondition, "the history has changed")
+		}
 		w.exists = false
 		return box.Outcome{Observation: w.seen()}
 	case box.StepVerifyExport:
 		if w.badStore {
 			return box.Outcome{Problem: "an object is missing"}
+		}
+		if w.changed() {
+			return box.Outcome{Problem: "the history has changed"}
 		}
 		return box.Outcome{}
 	case box.StepNotify:
@@ -127,12 +145,19 @@ func (w *world) outcome(step box.Step) box.Outcome {
 	if !inside() {
 		return failed(box.ClassUnavailable, "does not answer")
 	}
+	switch {
+	case step.Kind == box.StepUndrain:
+		w.shut = time.Time{}
+	case step.Ask == nil && (step.Kind == box.StepReclaim || step.Kind == box.StepExport):
+		w.shut = w.now.Add(3 * time.Minute)
+	}
 	switch step.Kind { //nolint:exhaustive // the others are above
 	case box.StepQuiesce:
 		if step.Purpose == box.PurposeIdle && (w.running > 0 || w.now.Sub(w.lastUse) < w.facts.Policy.Idle.Std()) {
+			w.shut = time.Time{}
 			return box.Outcome{Use: w.use(), Busy: "in use"}
 		}
-		w.running = 0
+		w.running, w.shut = 0, w.now.Add(3*time.Minute)
 		return box.Outcome{Use: w.use()}
 	case box.StepScan:
 		return box.Outcome{Use: w.use()}
@@ -143,6 +168,29 @@ func (w *world) outcome(step box.Step) box.Outcome {
 		return box.Outcome{Receipt: box.Receipt{Workspace: "demo", Epoch: 1, Key: "k", SHA256: "s", Conversations: 1, Events: w.events, Digest: w.digest()}}
 	}
 	return box.Outcome{}
+}
+
+// changed is what the activities see right before a destruction: a box that is
+// awake is shut and read once more.
+func (w *world) changed() bool {
+	if !w.exists || w.phase != box.PhaseRunning {
+		return false
+	}
+	w.shut = w.now.Add(3 * time.Minute)
+	return w.digest() != w.facts.Receipt.Digest
+}
+
+// work is what an agent does in the box, where it can; told says whether we
+// hear of it.
+func (w *world) work(told bool) {
+	if !w.exists || w.phase != box.PhaseRunning || w.deaf || w.now.Before(w.shut) {
+		return
+	}
+	w.events++
+	w.lastUse = w.now
+	if told {
+		w.facts.ReportActivity(box.ActivitySignal{Begun: []string{"op"}}, w.now)
+	}
 }
 
 // settle runs steps until the box waits, and returns the wait.
@@ -168,6 +216,9 @@ func (w *world) turn() box.Step {
 		return step
 	}
 	w.log = append(w.log, step.Kind)
+	if d := w.facts.Deletion; step.Kind == box.StepDelete && w.exists && !d.WithoutHistory && !w.facts.NeverReady() && !w.stored[w.digest()] && w.phase != box.PhaseRunning {
+		w.t.Fatalf("it is deleted and its newest history is nowhere%s", w.told())
+	}
 	w.facts.Begin(step, w.now)
 	w.facts.Apply(step, w.outcome(step), w.now)
 	return step
@@ -184,6 +235,10 @@ func (w *world) check(step box.Step) {
 	case step.Kind == box.StepWait && step.StoppedBy == "" && step.Reason.Code != box.ReasonFailed:
 		w.t.Fatalf("in %s: nobody is named who can stop the wait %q", f.State, step.Reason.Text)
 	}
+	if d := f.Deletion; d != nil && d.Committed && step.Kind != box.StepDelete && step.Kind != box.StepFinish && step.Then != box.StepDelete {
+		w.t.Fatalf("in %s: %s after the provider was told to destroy the box%s", f.State, step.Kind, w.told())
+	}
+	w.checkTime(step)
 	if step.Kind == box.StepDelete && f.State != box.StateDeleting {
 		d := f.Deletion
 		covered := f.Scan != nil && f.Receipt.Covers(f.Epoch, f.Scan.Digest) && d.Verified
@@ -209,6 +264,28 @@ func (w *world) check(step box.Step) {
 	}
 	if again := box.Next(&back, w.now); !reflect.DeepEqual(again, step) {
 		w.t.Fatalf("the next step changes across JSON:\n%+v\n%+v", step, again)
+	}
+}
+
+// checkTime checks that a deadline does not come closer by itself, and that
+// what people read is what is armed.
+func (w *world) checkTime(step box.Step) {
+	w.t.Helper()
+	status, why := w.facts.StatusAt(w.now), w.facts.WhyAt(w.now)
+	if status.Next != step.Upcoming() || !status.NextAt.Equal(step.At) || why.Next != step.Upcoming() || !why.NextAt.Equal(step.At) ||
+		why.NextReason != step.Reason || why.StoppedBy != step.StoppedBy || why.State != w.facts.State || status.State != w.facts.State {
+		w.t.Fatalf("armed is %+v, and people read %s at %s, %+v", step, status.Next, status.NextAt, why)
+	}
+	if step.Kind != box.StepWait || step.At.IsZero() {
+		return
+	}
+	for _, at := range []time.Time{w.now.Add(step.At.Sub(w.now) / 2), step.At.Add(-1)} {
+		if !at.After(w.now) {
+			continue
+		}
+		if later := box.Next(w.facts, at); later.Kind != box.StepWait || later.At.Before(step.At) {
+			w.t.Fatalf("in %s: a wait until %s became %s until %s at %s", w.facts.State, step.At, later.Kind, later.At, at)
+		}
 	}
 }
 
@@ -327,131 +404,4 @@ func TestWholeLife(t *testing.T) {
 	if !reflect.DeepEqual(w.log, want) {
 		t.Fatalf("steps %v\nwant %v", w.log, want)
 	}
-}
-
-// TestAnyLife lets people, time, the provider and failures do what they like,
-// and checks in every turn what must always hold.
-func TestAnyLife(t *testing.T) {
-	t.Parallel()
-	rapid.Check(t, func(rt *rapid.T) {
-		s := spec()
-		if rapid.Bool().Draw(rt, "deletes at expiry") {
-			s.Policy.OnExpiry = box.OnExpiryDelete
-		}
-		w := newWorld(t, s)
-		tokens := []string{"bogus"}
-		wait := w.settle()
-		for i := range rapid.IntRange(1, 60).Draw(rt, "events") {
-			id := fmt.Sprintf("r%d", i)
-			req := box.Request{ID: id, By: "ana"}
-			committed := w.facts.Deletion != nil && w.facts.Deletion.Committed
-			switch rapid.SampledFrom([]string{
-				"time", "time", "time", "time", "connect", "release", "use", "suspend", "resume", "keep", "freeze", "policy",
-				"request", "confirm", "confirm", "waive", "cancel", "export", "reclaim", "fail", "heal", "gone", "killed", "native", "deaf", "store",
-			}).Draw(rt, "event") {
-			case "time":
-				w.until(wait, time.Duration(rapid.Int64Range(1, int64(40*24*time.Hour)).Draw(rt, "d")))
-				if rapid.Bool().Draw(rt, "late") {
-					w.now = w.now.Add(time.Duration(rapid.Int64Range(0, int64(5*24*time.Hour)).Draw(rt, "late by")))
-				}
-			case "connect":
-				r := box.ConnectRequest{Request: req, HolderID: "h" + rapid.SampledFrom([]string{"1", "2"}).Draw(rt, "h")}
-				if err := w.facts.CheckConnect(r); err == nil {
-					if committed {
-						rt.Fatal("connect was accepted after the provider was told to delete")
-					}
-					w.facts.Connect(r, w.now)
-				}
-			case "release":
-				w.facts.Release("h1", w.now)
-			case "use":
-				if w.exists && w.phase == box.PhaseRunning && !w.deaf {
-					w.events++
-					w.lastUse = w.now
-					w.facts.ReportActivity(box.ActivitySignal{Begun: []string{"op"}}, w.now)
-				}
-			case "suspend":
-				if w.facts.CheckSuspend(req) == nil {
-					w.facts.Suspend(req, w.now)
-				}
-			case "resume":
-				if w.facts.CheckResume(req) == nil {
-					w.facts.Resume(req, w.now)
-				}
-			case "keep":
-				w.facts.Keep(box.SwitchAsk{Request: req, On: rapid.Bool().Draw(rt, "on")}, w.now)
-			case "freeze":
-				w.facts.Freeze(box.SwitchAsk{Request: req, On: rapid.Bool().Draw(rt, "on")}, w.now)
-			case "policy":
-				r := box.SetPolicyAsk{Request: req, Policy: box.Policy{PausedTTL: box.Duration(rapid.Int64Range(int64(time.Hour), int64(90*24*time.Hour)).Draw(rt, "ttl"))}}
-				if w.facts.CheckSetPolicy(r) == nil {
-					w.facts.SetPolicy(r, w.now)
-				}
-			case "request":
-				r := box.RequestDeleteAsk{Request: req}
-				if w.facts.CheckRequestDelete(r) == nil {
-					tokens = append(tokens, w.facts.RequestDelete(r, w.now).Token)
-				}
-			case "confirm", "waive":
-				w.facts.ConfirmDelete(box.ConfirmDelete{Token: tokens[len(tokens)-1], WithoutHistory: rapid.IntRange(0, 9).Draw(rt, "waive") == 0}, w.now)
-			case "cancel":
-				w.facts.CancelDelete(box.CancelDelete{}, w.now)
-			case "export", "reclaim":
-				ask := box.Ask{Kind: box.AskExport, ID: id}
-				if w.facts.CheckAsk(ask) == nil {
-					w.facts.Queue(ask)
-				}
-			case "fail":
-				kind := rapid.SampledFrom([]box.StepKind{box.StepQuiesce, box.StepReclaim, box.StepExport, box.StepSuspend, box.StepResume, box.StepDelete, box.StepObserve, box.StepUndrain, box.StepNotify, box.StepVerifyExport}).Draw(rt, "kind")
-				w.fail[kind] = rapid.SampledFrom([]box.Class{box.ClassUnavailable, box.ClassUnknown, box.ClassUnauthorized, box.ClassExhausted, box.ClassDeadlineExceeded, box.ClassFailedPrecondition}).Draw(rt, "class")
-			case "heal":
-				w.fail, w.deaf, w.badStore = map[box.StepKind]box.Class{}, false, false
-			case "gone":
-				if rapid.IntRange(0, 5).Draw(rt, "really") == 0 {
-					w.exists = false
-					w.facts.Observe(box.ObservedSignal{Observation: w.seen()})
-				}
-			case "killed":
-				if w.exists && w.phase == box.PhaseRunning {
-					w.phase = box.PhaseFailed
-					w.facts.Observe(box.ObservedSignal{Observation: w.seen()})
-				}
-			case "native":
-				if w.exists && w.phase == box.PhaseRunning {
-					w.phase = box.PhaseSuspended
-					w.facts.Observe(box.ObservedSignal{Observation: w.seen()})
-				}
-			case "deaf":
-				w.deaf = true
-			case "store":
-				w.badStore = true
-			}
-			wait = w.settle()
-			if wait.Kind == box.StepFinish {
-				break
-			}
-			if !w.exists && w.facts.State != box.StateLost && w.facts.State != box.StateBoxArchived && !w.facts.Look && w.facts.Failure == nil &&
-				(w.facts.State == box.StateRunning) {
-				rt.Fatalf("the box is gone and the state says %s", w.facts.State)
-			}
-		}
-		// Whatever happened, once all is well again and nobody uses it, the box
-		// comes to rest: it is never left running for ever.
-		w.fail, w.deaf, w.badStore, w.running = map[box.StepKind]box.Class{}, false, false, 0
-		if w.facts.Frozen {
-			w.facts.Freeze(box.SwitchAsk{Request: box.Request{ID: "thaw"}}, w.now)
-		}
-		for range 40 {
-			wait = w.settle()
-			rests := w.facts.State == box.StateAwaitingConfirm || w.facts.State == box.StateLost || w.facts.State == box.StateDeleteBlocked ||
-				(w.facts.State == box.StateSuspended && w.facts.Kept)
-			if wait.Kind == box.StepFinish || (rests && !w.facts.Look && wait.Reason.Code != box.ReasonFailed) {
-				break
-			}
-			w.until(wait, 24*time.Hour)
-		}
-		if w.exists && w.phase == box.PhaseRunning {
-			rt.Fatalf("the box runs for ever in state %s, next %+v%s", w.facts.State, wait, w.told())
-		}
-	})
 }

@@ -71,7 +71,7 @@ func (f *Facts) choose(now time.Time) Step {
 	case StateRunning:
 		return f.nextRunning(now)
 	case StateDraining, StateSuspending, StateMaintenanceWake:
-		return f.nextSequence()
+		return f.nextSequence(now)
 	case StateSuspended, StateAwaitingConfirm:
 		return f.nextSuspended(now)
 	case StateUndoWindow:
@@ -151,14 +151,18 @@ func (f *Facts) nextAsk() Step {
 
 // nextSequence walks from awake to suspended: drain and last look, reclaim,
 // export, the provider's call.
-func (f *Facts) nextSequence() Step {
+func (f *Facts) nextSequence(now time.Time) Step {
 	s := f.Sequence
 	if s == nil { // cannot happen; reading again is always safe
 		return Step{Kind: StepObserve, Reason: Reason{ReasonFailed, "the state is not known: look again"}}
 	}
 	why := Reason{ReasonRequested, "on the way to suspended (" + string(s.Purpose) + ")"}
 	if f.cancelsSequence() {
-		return Step{Kind: StepUndrain, Purpose: s.Purpose, Reason: Reason{ReasonUserArrived, "someone needs the box, so it stays awake"}}
+		why := Reason{ReasonUserArrived, "someone needs the box, so it stays awake"}
+		if f.Frozen {
+			why = Reason{ReasonFrozen, "frozen, so it stays as it is"}
+		}
+		return Step{Kind: StepUndrain, Purpose: s.Purpose, Reason: why}
 	}
 	stop := map[Purpose]string{
 		PurposeIdle: "anyone who connects, until the provider's call", PurposeExplicit: "nobody: a person asked",
@@ -166,8 +170,8 @@ func (f *Facts) nextSequence() Step {
 	}[s.Purpose]
 	step := Step{Purpose: s.Purpose, Reason: why, StoppedBy: stop}
 	switch {
-	case !s.Quiet:
-		step.Kind = StepQuiesce
+	case !s.Quiet, s.Looked && now.Sub(s.DrainedAt) > drainHold:
+		step.Kind = StepQuiesce // also when the door may have opened by itself meanwhile
 	case !s.Reclaimed:
 		step.Kind = StepReclaim
 	case !s.Exported:
@@ -184,16 +188,18 @@ func (f *Facts) nextSequence() Step {
 // moved.
 func (f *Facts) cancelsSequence() bool {
 	s := f.Sequence
-	if s == nil || s.Committed {
+	if s == nil || s.Committed || s.Ended {
 		return false
 	}
 	switch s.Purpose {
-	case PurposeIdle, PurposeMaintenance:
-		return f.holdersAlive() > 0 || f.ResumeWanted != nil || (f.Frozen && s.Purpose == PurposeIdle)
+	case PurposeIdle:
+		return f.holdersAlive() > 0 || f.ResumeWanted != nil || f.Frozen
+	case PurposeMaintenance:
+		return f.holdersAlive() > 0 || f.ResumeWanted != nil
 	case PurposeDelete:
-		return !f.deletionDue()
+		return !f.deletionDue() || f.Frozen
 	case PurposeExplicit, PurposeWall:
-		return false
+		return f.Frozen
 	}
 	return false
 }
@@ -223,7 +229,7 @@ func (f *Facts) nextSuspended(now time.Time) Step {
 		}
 		return Step{Kind: StepWait, Reason: why, StoppedBy: "anyone who connects"}
 	}
-	notice := expiry.Add(-f.Policy.Notice.Std())
+	notice := expiry.Add(-f.noticeLead())
 	if !f.NoticedFor.Equal(expiry) {
 		if !now.Before(notice) {
 			return Step{Kind: StepNotify, At: expiry, Reason: Reason{ReasonNoticeDue, "suspended since " + stamp(f.SuspendedSince) + "; it expires at " + stamp(expiry)}}
@@ -253,11 +259,13 @@ func (f *Facts) nextDeletion() Step {
 	switch {
 	case d == nil || !d.Confirmed:
 		return Step{Kind: StepObserve, Reason: Reason{ReasonCancelled, "no deletion is agreed: look again"}}
+	case f.Frozen:
+		return Step{Kind: StepWait, Reason: Reason{ReasonFrozen, "frozen: the confirmed deletion waits"}, StoppedBy: "owner: freeze off, or cancel-delete"}
 	case f.NeverReady():
 		return Step{Kind: StepDelete, Purpose: PurposeDelete, Reason: Reason{ReasonConfirmed, "it never was ready, so nobody worked in it"}, StoppedBy: "nobody: the provider is being told"}
-	case f.covered() && !d.Verified:
+	case f.covered() && !d.Verified && !d.WithoutHistory:
 		return Step{Kind: StepVerifyExport, Purpose: PurposeDelete, Reason: Reason{ReasonExported, "read the export back before anything is destroyed"}, StoppedBy: "owner: cancel-delete"}
-	case f.covered() && d.Verified, d.WithoutHistory:
+	case f.covered(), d.WithoutHistory:
 		return Step{Kind: StepDelete, Purpose: PurposeDelete, Reason: Reason{ReasonConfirmed, "confirmed by " + orElse(d.ConfirmedBy, "policy")}, StoppedBy: "nobody: the provider is being told"}
 	}
 	return Step{Kind: StepResume, Purpose: PurposeMaintenance, Reason: Reason{ReasonStaleExport, "the newest export does not cover the last use"}, StoppedBy: "owner: cancel-delete"}

@@ -38,6 +38,9 @@ const (
 	readyTries       = 5
 	maxRepairs       = 3
 	repairWindow     = time.Hour
+	// drainHold is how long after it was last closed the door is counted on to be
+	// closed: less than the lease of a drain.
+	drainHold = 2 * time.Minute
 )
 
 // Advance lets time pass: it drops holders whose lease is over, gives a fresh
@@ -91,6 +94,7 @@ func (f *Facts) expire(now time.Time) {
 		return
 	}
 	f.Deletion = &Deletion{
+		Token: ConfirmationToken(f.Spec.Workspace, f.Epoch, f.shown(), fmt.Sprint(f.DeletionCount)),
 		Shown: f.shown(), Epoch: f.Epoch, By: "policy", ByPolicy: true, RequestedAt: now,
 		Expires: now.Add(f.Policy.TokenTTL.Std()), Undo: f.Policy.Undo, Confirmed: true, ConfirmedAt: now, ConfirmedBy: "policy",
 	}
@@ -144,6 +148,10 @@ func (f *Facts) Apply(step Step, out Outcome, now time.Time) {
 		f.fail(step, *out.Failed, now)
 		return
 	}
+	if step.Kind == StepObserve && !out.Observation.Phase.known() {
+		f.fail(step, StepFailure{Class: ClassUnknown, Message: "the provider's answer is unclear: " + orElse(out.Observation.Evidence, "it names no state")}, now)
+		return
+	}
 	if f.Failure != nil && f.Failure.Step == step.Kind {
 		f.Failure = nil
 	}
@@ -166,7 +174,7 @@ func (f *Facts) Apply(step Step, out Outcome, now time.Time) {
 	case StepUndrain:
 		f.applyUndrained(step, now)
 	case StepReclaim:
-		f.applyReclaimed(step, out)
+		f.applyReclaimed(step, out, now)
 	case StepExport:
 		f.applyExported(step, out.Receipt, now)
 	case StepSuspend:
@@ -230,7 +238,10 @@ func (f *Facts) applyResumed(step Step, out Outcome, now time.Time) {
 func (f *Facts) applyQuiet(out Outcome, now time.Time) {
 	f.scanned(out.Use, now)
 	s := f.Sequence
-	if out.Busy != "" && s.Purpose == PurposeIdle {
+	if out.Busy != "" && s.Purpose != PurposeIdle {
+		return // asked for while it was idle's; the door is open again, so it is closed once more
+	}
+	if out.Busy != "" {
 		if out.Use != nil {
 			f.LastUse = latest(f.LastUse, now.Add(-out.Use.IdleFor))
 			if out.Use.Running > 0 || out.Use.InFlight > 0 {
@@ -242,10 +253,11 @@ func (f *Facts) applyQuiet(out Outcome, now time.Time) {
 		f.move(now, StateRunning, Reason{ReasonStillInUse, out.Busy})
 		return
 	}
-	s.Quiet, s.Tries = true, 0
-	if f.covered() {
-		s.Exported = true // nothing was said since the newest export
+	s.Quiet, s.Looked, s.DrainedAt, s.Tries = true, true, now, 0
+	if out.Use == nil || out.Use.Digest == "" {
+		f.doubtScan() // this server does not tell what its history is
 	}
+	s.Exported = f.covered() // nothing was said since the newest export
 	if s.Exported && s.Purpose == PurposeDelete && f.Deletion.Undo == 0 {
 		f.Sequence = nil
 		f.move(now, StateExporting, Reason{ReasonExported, "the newest export covers the last use"})
@@ -277,7 +289,7 @@ func (f *Facts) applyUndrained(step Step, now time.Time) {
 	f.move(now, StateRunning, step.Reason)
 }
 
-func (f *Facts) applyReclaimed(step Step, out Outcome) {
+func (f *Facts) applyReclaimed(step Step, out Outcome, now time.Time) {
 	if !out.Reclaim.DryRun {
 		f.Reclaimed += out.Reclaim.FreedBytes
 	}
@@ -286,7 +298,7 @@ func (f *Facts) applyReclaimed(step Step, out Outcome) {
 		f.finish(*step.Ask, Result{Reclaim: &report})
 		return
 	}
-	f.Sequence.Reclaimed, f.Sequence.Tries = true, 0
+	f.Sequence.Reclaimed, f.Sequence.DrainedAt, f.Sequence.Tries = true, now, 0
 }
 
 func (f *Facts) applyExported(step Step, receipt Receipt, now time.Time) {
@@ -299,7 +311,7 @@ func (f *Facts) applyExported(step Step, receipt Receipt, now time.Time) {
 		f.finish(*step.Ask, Result{Receipt: &receipt})
 		return
 	}
-	f.Sequence.Exported, f.Sequence.Tries = true, 0
+	f.Sequence.Exported, f.Sequence.DrainedAt, f.Sequence.Tries = true, now, 0
 	for _, ask := range slices.Clone(f.Asks) {
 		if ask.Kind == AskExport {
 			f.finish(ask, Result{Receipt: &receipt})
@@ -321,7 +333,10 @@ func (f *Facts) applySuspended(seen Observation, now time.Time) {
 	if !seen.Ref.IsZero() {
 		f.Ref = seen.Ref
 	}
-	if s == nil || s.Purpose != PurposeMaintenance || f.SuspendedSince.IsZero() {
+	if s == nil || !s.Looked {
+		f.doubtScan() // nobody saw what was said last
+	}
+	if f.SuspendedSince.IsZero() { // else no user was in it meanwhile: the paused clock goes on
 		f.SuspendedSince, f.PausedClock = now, now
 		f.ExpiryFloor, f.NoticedFor = time.Time{}, time.Time{}
 	}
@@ -368,8 +383,8 @@ func (f *Facts) applyNotified(step Step, now time.Time) {
 		return
 	}
 	due := step.At
-	if late := now.Sub(due.Add(-f.Policy.Notice.Std())); late > lateBy {
-		due = now.Add(f.Policy.Notice.Std()) // notify first, wait a full window, then act
+	if late := now.Sub(due.Add(-f.noticeLead())); late > lateBy {
+		due = now.Add(f.noticeLead()) // notify first, wait a full window, then act
 		f.ExpiryFloor = latest(f.ExpiryFloor, due)
 	}
 	f.NoticedFor = due

@@ -1,6 +1,9 @@
 package box
 
-import "fmt"
+import (
+	"fmt"
+	"time"
+)
 
 // Watch is one deadline of a box and who keeps it.
 type Watch struct {
@@ -20,6 +23,10 @@ type Arrangement struct {
 	Risks   []string `json:"risks,omitzero"`
 }
 
+// leastMargin is how long before the provider's own end of a suspended box ours
+// should act; people are away for a weekend.
+const leastMargin = Duration(72 * time.Hour)
+
 // Plan matches a policy with what a provider can do: which timers run and
 // where, and which risks remain. A policy that cannot be met is refused with
 // the field named.
@@ -33,6 +40,9 @@ func Plan(policy Policy, c Capabilities) (Arrangement, error) {
 
 	if c.Suspend == No && !p.Idle.IsNever() {
 		return Arrangement{}, Invalidf("policy.idle", "provider %s cannot suspend a box; set idle to \"never\"", c.Driver)
+	}
+	if c.Suspend == No && !p.MaxRun.IsNever() {
+		return Arrangement{}, Invalidf("policy.max_run", "provider %s cannot suspend a box; set max_run to \"never\"", c.Driver)
 	}
 	if c.Suspend == Unknown {
 		risk("nobody has found out whether provider %s can suspend a box", orElse(c.Driver, "(unknown)"))
@@ -48,8 +58,8 @@ func Plan(policy Policy, c Capabilities) (Arrangement, error) {
 		}
 	}
 	if limit := Duration(c.MaxRun); limit > 0 {
-		if p.MaxRun.IsNever() || p.MaxRun > limit-p.DeadMan {
-			p.MaxRun = max(limit-p.DeadMan, limit/2)
+		if own := max(limit-p.DeadMan, limit/2); p.MaxRun.IsNever() || p.MaxRun > own {
+			p.MaxRun = own
 			risk("the provider ends a box after %s, so max_run is %s", limit, p.MaxRun)
 		}
 		out.Watches = append(out.Watches, Watch{"hard end", "provider", limit, "the provider ends the box"})
@@ -60,7 +70,10 @@ func Plan(policy Policy, c Capabilities) (Arrangement, error) {
 		out.Watches = append(out.Watches, Watch{"hard maximum awake time", "boxkeeper", p.MaxRun, "reclaim, export, suspend"})
 	}
 	if limit := Duration(c.PausedLife); limit > 0 {
-		if p.PausedTTL.IsNever() || p.PausedTTL+p.Notice > limit {
+		if p.OnExpiry == OnExpiryDelete && p.PausedTTL < limit && p.PausedTTL+p.Undo+p.DeadMan >= limit && !p.PausedTTL.IsNever() {
+			return Arrangement{}, Invalidf("policy.undo", "the provider destroys a suspended box after %s, inside the undo window that follows paused_ttl; make one of them shorter", limit)
+		}
+		if p.PausedTTL.IsNever() || p.PausedTTL+max(p.Notice, leastMargin) > limit {
 			risk("the provider destroys a suspended box after %s; export and decide before", limit)
 		}
 		out.Watches = append(out.Watches, Watch{"life of a suspended box", "provider", limit, "the provider destroys the box"})

@@ -47,6 +47,17 @@ const (
 	PhaseGone      Phase = "gone"   // proven absent under the ref's fingerprint
 )
 
+// known reports whether the phase says anything.
+func (p Phase) known() bool {
+	switch p {
+	case PhaseStarting, PhaseRunning, PhaseSuspended, PhaseFailed, PhaseGone:
+		return true
+	case PhaseUnknown:
+		return false
+	}
+	return false
+}
+
 // Observation is one reading of a box at its provider.
 type Observation struct {
 	Ref   Ref   `json:"ref"`

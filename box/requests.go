@@ -40,8 +40,8 @@ func (f *Facts) CheckConnect(r ConnectRequest) error {
 	if err := checkLabel("holder_id", r.HolderID); err != nil {
 		return err
 	}
-	if r.Lease.IsNever() {
-		return Invalidf("lease", "a hold is always bounded; renew it instead")
+	if err := f.checkLease(r.Lease); err != nil {
+		return err
 	}
 	if r.Kind != "" && r.Kind != HolderConnection && r.Kind != HolderOperation {
 		return Invalidf("kind", "%q is not known; use connection or operation", r.Kind)
@@ -53,6 +53,22 @@ func (f *Facts) CheckConnect(r ConnectRequest) error {
 		return Errorf(ClassExhausted, "the box has %d holders, the most there can be; release one first", maxHolders)
 	}
 	return f.checkWakeable()
+}
+
+// checkLease refuses a lease that no renewal would be needed for: a hold whose
+// owner is gone must end.
+func (f *Facts) checkLease(lease Duration) error {
+	most := f.Policy.MaxRun
+	if most.IsNever() {
+		most = DefaultPolicy().MaxRun
+	}
+	switch {
+	case lease.IsNever():
+		return Invalidf("lease", "a hold is always bounded; renew it instead")
+	case lease > most:
+		return Invalidf("lease", "%s is too long; the most is %s, and renew extends it", lease, most)
+	}
+	return nil
 }
 
 // checkWakeable refuses what would wake a box that may not be woken.
@@ -81,7 +97,9 @@ func (f *Facts) checkWakeable() error {
 
 // Connect takes or renews a hold and asks for a wake where one is needed.
 func (f *Facts) Connect(r ConnectRequest, now time.Time) ConnectAnswer {
-	f.seenBefore(r.ID)
+	if f.seenBefore(r.ID) { // a late repeat takes no hold that was released since, and wakes nothing
+		return f.connectAnswer(r.HolderID, f.heldUntil(r.HolderID))
+	}
 	lease := f.Policy.HolderLease
 	if r.Lease > 0 {
 		lease = r.Lease
@@ -93,11 +111,25 @@ func (f *Facts) Connect(r ConnectRequest, now time.Time) ConnectAnswer {
 	if f.State == StateDeleteBlocked {
 		f.move(now, StateSuspended, Reason{ReasonUserArrived, "someone connected"})
 	}
-	answer := ConnectAnswer{State: f.State, HolderID: r.HolderID, LeaseUntil: until, GatewayPath: "/w/" + f.Spec.Workspace + "/"}
+	return f.connectAnswer(r.HolderID, until)
+}
+
+func (f *Facts) connectAnswer(holderID string, until time.Time) ConnectAnswer {
+	answer := ConnectAnswer{State: f.State, HolderID: holderID, LeaseUntil: until, GatewayPath: "/w/" + f.Spec.Workspace + "/"}
 	if f.State != StateRunning {
 		answer.RetryAfter = Duration(time.Second)
 	}
 	return answer
+}
+
+// heldUntil returns the end of a hold's lease, zero when there is no such hold.
+func (f *Facts) heldUntil(holderID string) time.Time {
+	for _, h := range f.Holders {
+		if h.ID == holderID {
+			return h.Until
+		}
+	}
+	return time.Time{}
 }
 
 // hold adds or renews a holder. Extending never shortens.
@@ -132,8 +164,8 @@ func (f *Facts) Release(holderID string, now time.Time) ActionAnswer {
 
 // CheckRenew refuses to renew a hold that is gone: its owner must connect.
 func (f *Facts) CheckRenew(r RenewRequest) error {
-	if r.Lease.IsNever() {
-		return Invalidf("lease", "a hold is always bounded; renew it again later")
+	if err := f.checkLease(r.Lease); err != nil {
+		return err
 	}
 	if !slices.ContainsFunc(f.Holders, func(h Holder) bool { return h.ID == r.HolderID }) {
 		return Errorf(ClassNotFound, "there is no hold %q any more; connect again", r.HolderID)
@@ -147,8 +179,7 @@ func (f *Facts) Renew(r RenewRequest, now time.Time) ConnectAnswer {
 	if r.Lease > 0 {
 		lease = r.Lease
 	}
-	until := f.hold(Holder{ID: r.HolderID}, lease, now)
-	return ConnectAnswer{State: f.State, HolderID: r.HolderID, LeaseUntil: until, GatewayPath: "/w/" + f.Spec.Workspace + "/"}
+	return f.connectAnswer(r.HolderID, f.hold(Holder{ID: r.HolderID}, lease, now))
 }
 
 // CheckSuspend refuses a suspend that means nothing in this state.
@@ -158,6 +189,9 @@ func (f *Facts) CheckSuspend(r Request) error {
 	}
 	if f.Frozen {
 		return Errorf(ClassFailedPrecondition, "the box is frozen; switch freeze off first")
+	}
+	if f.Capabilities.Suspend == No {
+		return Errorf(ClassUnsupported, "provider %s cannot suspend a box; request-delete ends it", f.Spec.Provider)
 	}
 	switch f.State {
 	case StateBoxArchived, StateDeleting, StateLost, StateCreateFailed:
@@ -173,13 +207,14 @@ func (f *Facts) Suspend(r Request, now time.Time) ActionAnswer {
 	if f.seenBefore(r.ID) {
 		return f.answer("asked for already")
 	}
+	f.ResumeWanted = nil // the later of two wishes counts
 	switch f.State {
 	case StateSuspended, StateAwaitingConfirm, StateUndoWindow, StateDeleteBlocked, StateExporting:
 		return f.answer("it is suspended already")
 	case StateUnknown, StateCreating, StateCreateFailed, StateStarting, StateRunning, StateDraining, StateSuspending,
 		StateResuming, StateMaintenanceWake, StateDeleting, StateBoxArchived, StateLost:
 	}
-	f.SuspendWanted, f.ResumeWanted = &Wish{RequestID: r.ID, By: r.By, At: now}, nil
+	f.SuspendWanted = &Wish{RequestID: r.ID, By: r.By, At: now}
 	if s := f.Sequence; s != nil && s.Purpose == PurposeIdle {
 		s.Purpose = PurposeExplicit
 	}
@@ -259,6 +294,10 @@ func (f *Facts) CheckAsk(ask Ask) error {
 // export that is covered already is answered at once.
 func (f *Facts) Queue(ask Ask) {
 	if f.seenBefore(ask.ID) {
+		_, done := f.ResultFor(ask.ID)
+		if !done && !slices.ContainsFunc(f.Asks, func(a Ask) bool { return a.ID == ask.ID }) {
+			f.finish(ask, Result{Class: ClassFailedPrecondition, Error: "this request was answered long ago and the answer is not kept any more; ask again under a new request id"})
+		}
 		return
 	}
 	if ask.Kind == AskExport && f.State != StateRunning && f.covered() {
@@ -287,6 +326,9 @@ func (f *Facts) Keep(r SwitchAsk, now time.Time) ActionAnswer {
 	}
 	f.Kept = r.On
 	f.freshClocks(now)
+	if d := f.Deletion; r.On && d != nil && d.ByPolicy && !d.Committed { // a deletion at expiry is an expiry
+		f.voidDeletion(Reason{ReasonKept, "kept by " + orElse(r.By, "its owner")}, now)
+	}
 	if f.State == StateAwaitingConfirm && r.On {
 		f.move(now, StateSuspended, Reason{ReasonKept, "kept by " + orElse(r.By, "its owner")})
 	}
@@ -302,6 +344,12 @@ func (f *Facts) Freeze(r SwitchAsk, now time.Time) ActionAnswer {
 	f.freshClocks(now)
 	if d := f.Deletion; d != nil && d.Confirmed && !d.Committed {
 		d.ConfirmedAt = now // the undo window starts again
+	}
+	switch {
+	case r.On:
+		f.SuspendWanted = nil // a wish from before is not carried out at some later thaw
+	case f.State == StateAwaitingConfirm:
+		f.move(now, StateSuspended, Reason{ReasonFrozen, "no longer frozen; the paused TTL counts from now"})
 	}
 	return f.answer(map[bool]string{true: "frozen: no timer acts", false: "the clocks start afresh"}[r.On])
 }
@@ -346,6 +394,9 @@ func (f *Facts) SetPolicy(r SetPolicyAsk, now time.Time) SetPolicyAnswer {
 		if at, ok := f.expiryAt(); ok && (!had || at.Before(old)) {
 			f.ExpiryFloor = latest(f.ExpiryFloor, now.Add(max(f.Policy.Grace, f.Policy.Notice).Std()))
 		}
+		if at, ok := f.expiryAt(); f.State == StateAwaitingConfirm && (!ok || at.After(now)) {
+			f.move(now, StateSuspended, Reason{ReasonPolicyChanged, "the policy was changed; it is not expired any more"})
+		}
 	}
 	answer := SetPolicyAnswer{Policy: f.Policy, NextBefore: before.At, NextAfter: Next(f, now).At}
 	if plan, err := Plan(f.Policy, f.Capabilities); err == nil {
@@ -360,7 +411,9 @@ func (f *Facts) ReportActivity(s ActivitySignal, now time.Time) {
 	if !f.awake() {
 		return
 	}
-	f.LastUse = latest(f.LastUse, now.Add(-s.IdleFor.Std()))
+	if !s.IdleFor.IsNever() {
+		f.LastUse = latest(f.LastUse, now.Add(-s.IdleFor.Std()))
+	}
 	for _, id := range s.Begun {
 		if checkLabel("begun", id) == nil && len(f.Holders) < maxHolders {
 			f.hold(Holder{ID: id, Kind: HolderOperation, Origin: s.Origin}, f.Policy.HolderLease, now)

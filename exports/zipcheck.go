@@ -98,11 +98,11 @@ func (c *zipChecker) entry(e zipEntry) error {
 		if c.tick != nil && k > 0 {
 			c.tick(k)
 		}
-		switch corrupt, cut := errors.AsType[flate.CorruptInputError](err); {
+		_, corrupt := errors.AsType[flate.CorruptInputError](err)
+		switch {
 		case errors.Is(err, io.EOF):
 			done = true
-		case cut, errors.Is(err, io.ErrUnexpectedEOF):
-			_ = corrupt
+		case corrupt, errors.Is(err, io.ErrUnexpectedEOF):
 			return badZipf("entry %d of the zip is damaged", e.number)
 		case err != nil:
 			return err

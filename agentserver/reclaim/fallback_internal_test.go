@@ -70,6 +70,7 @@ func TestWithoutMountNumbersNothingIsDeleted(t *testing.T) {
 	r, err := Open(t.TempDir(), Options{})
 	require.NoError(t, err)
 	defer r.Close()
+	r.working.Wait() // the sweep of the trash reads it
 	r.tree.refusal = box.Errorf(box.ClassUnsupported, "test")
 	_, err = r.Do(t.Context(), box.ReclaimRequest{})
 	require.Equal(t, box.ClassUnsupported, box.ClassOf(err))

@@ -511,7 +511,8 @@ func TestAForgedJournalCannotNameOtherDirectories(t *testing.T) {
 	id := strings.Repeat("b", 32)
 	for _, path := range []string{"workspace", "home/../workspace", "home/.npm/../../workspace"} {
 		put(t, root, "run/reclaim/"+id+".json", fmt.Sprintf(
-			`{"id":%q,"state":"planned","items":[{"path":%q,"rule":"npm","dev":%d,"ino":%d,"mtime_ns":%d}]}`, id, path, st.Dev, st.Ino, st.Mtim.Nano()))
+			`{"id":%q,"state":"planned","items":[{"path":%q,"rule":"npm","dev":%d,"ino":%d,"mtime_ns":%d}]}`, id, path, st.Dev, st.Ino, st.Mtim.Nano(),
+		))
 		r, err := reclaim.Open(root, reclaim.Options{})
 		require.NoError(t, err)
 		report := do(t, r, box.ReclaimRequest{PlanID: id})

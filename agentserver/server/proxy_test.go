@@ -114,13 +114,11 @@ func TestARequestPassesUnchanged(t *testing.T) {
 func TestAStreamIsPassedOnAsItComes(t *testing.T) {
 	t.Parallel()
 	next := make(chan string)
-	address, _, _ := front(t, func(w http.ResponseWriter, r *http.Request) {
+	address, _, _ := front(t, func(w http.ResponseWriter, _ *http.Request) {
+		_ = http.NewResponseController(w).Flush()
 		for part := range next {
 			_, _ = io.WriteString(w, part)
 			_ = http.NewResponseController(w).Flush()
-		}
-		if r.Context().Err() != nil {
-			return
 		}
 	}, "")
 	response, err := http.Get(address + "/api/stream") //nolint:noctx // a test
@@ -297,15 +295,12 @@ func TestTheGateLetsReadsThroughAndCountsWork(t *testing.T) {
 func TestDownloadsOfOneConversationTakeTurns(t *testing.T) {
 	t.Parallel()
 	var now, most atomic.Int32
-	address, root, _ := front(t, func(w http.ResponseWriter, r *http.Request) {
-		// As upstream: one file by name, removed after the answer.
+	address, _, _ := front(t, func(w http.ResponseWriter, _ *http.Request) {
 		most.Store(max(most.Load(), now.Add(1)))
 		defer now.Add(-1)
 		w.Header().Set("Content-Length", "4")
 		_, _ = io.WriteString(w, "zip!")
-		_ = r
 	}, "")
-	_ = root
 	done := make(chan string, 100)
 	for range cap(done) {
 		go func() {
@@ -354,6 +349,7 @@ func TestAnAnswerThatBreaksOffStaysBrokenOff(t *testing.T) {
 	address, _, _ := front(t, func(w http.ResponseWriter, _ *http.Request) {
 		w.Header().Set("Content-Length", "1000")
 		_, _ = w.Write(bytes.Repeat([]byte("x"), 10))
+		_ = http.NewResponseController(w).Flush()
 		panic(http.ErrAbortHandler)
 	}, "")
 	for _, path := range []string{"/api/file/download-trajectory/" + strings.Repeat("a", 32), "/api/other"} {

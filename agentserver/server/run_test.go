@@ -66,6 +66,8 @@ func startBoxd(t *testing.T, root string, args ...string) *boxd {
 	b.Env = append(os.Environ(), "SERVER_TEST_ROLE=boxd", "OH_SESSION_API_KEYS_0="+key)
 	b.Stdout, b.Stderr = b.out, b.out
 	b.WaitDelay = time.Second
+	// One that was killed leaves its address behind.
+	_ = os.Remove(filepath.Join(root, "run/address"))
 	require.NoError(t, b.Start())
 	go func() { b.ended <- b.Wait() }()
 	t.Cleanup(func() {

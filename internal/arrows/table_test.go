@@ -47,11 +47,12 @@ var layers = []layer{
 	{"config", "internal/config", "domain", "github.com/BurntSushi/toml go.temporal.io/sdk/contrib/envconfig go.temporal.io/sdk/client"},
 	{"telemetry", "internal/telemetry", "domain", "go.opentelemetry.io github.com/prometheus/client_golang go.temporal.io/sdk " + zap},
 	{
-		"engine", "internal/engine", "domain data-file",
+		"engine", "internal/engine", "domain data-file fault",
 		"go.temporal.io github.com/temporalio github.com/labstack/echo/v4 github.com/google/uuid google.golang.org modernc.org/sqlite golang.org/x/sys " + zap,
 	},
 	// The engine's file without the engine, so that its tests need no engine.
 	{"data-file", "internal/engine/datafile", "domain", "modernc.org/sqlite golang.org/x/sys"},
+	{"fault", "internal/engine/fault", "domain", zap},
 	{
 		"cli", "internal/cli",
 		"domain driver portable catalogue provider agentserver in-box exports activities workflows workers config telemetry",

@@ -67,6 +67,24 @@ func TestConfirmSaysWhatBecameOfIt(t *testing.T) {
 	})
 }
 
+func TestAnOldRefusalIsNotTheAnswerToANewConfirmation(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		fake := newFake()
+		fake.slow = time.Second
+		f := fake.add("mine", box.StateSuspended)
+		require.Equal(t, 0, runWith(t, fake, "box", "delete", "mine").code)
+		f.Frozen = true
+		refused := runWith(t, fake, "box", "confirm", "mine", "--token", f.Deletion.Token)
+		assert.Equal(t, 4, refused.code, refused.stdout)
+		assert.Contains(t, refused.stderr, "frozen")
+		f.Frozen = false
+		got := runWith(t, fake, "box", "confirm", "mine", "--token", f.Deletion.Token)
+		require.Equal(t, 0, got.code, got.stderr)
+		assert.Contains(t, got.stdout, "accepted")
+	})
+}
+
 func TestConfirmWaitsForTheArchive(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {

@@ -46,6 +46,7 @@ type fakeTemporal struct {
 	// after is called after each query, to let the world move.
 	after func(f *box.Facts)
 	ticks time.Duration // the clock moves with each signal
+	slow  time.Duration // how long a signal takes until it is handled
 	lists []*workflowservice.ListWorkflowExecutionsRequest
 }
 
@@ -73,12 +74,13 @@ func through[T any](value any) T {
 	return out
 }
 
-type encoded struct{ value any }
+// encoded is an answer as it travels: a copy, not what it was made from.
+type encoded struct{ payloads *commonpb.Payloads }
 
 func (encoded) HasValue() bool { return true }
 
 func (e encoded) Get(to any) error {
-	return converter.GetDefaultDataConverter().FromPayloads(encode(e.value), to)
+	return converter.GetDefaultDataConverter().FromPayloads(e.payloads, to)
 }
 
 func workspaceOf(id string) string { return strings.TrimPrefix(id, "box/") }
@@ -175,9 +177,9 @@ func (f *fakeTemporal) QueryWorkflow(_ context.Context, id, _, query string, _ .
 		defer f.after(facts)
 	}
 	if query == box.QueryWhy {
-		return encoded{facts.WhyAt(now)}, nil
+		return encoded{encode(facts.WhyAt(now))}, nil
 	}
-	return encoded{facts.StatusAt(now)}, nil
+	return encoded{encode(facts.StatusAt(now))}, nil
 }
 
 func (f *fakeTemporal) SignalWorkflow(_ context.Context, id, _, name string, arg any) error {
@@ -192,18 +194,29 @@ func (f *fakeTemporal) SignalWorkflow(_ context.Context, id, _, name string, arg
 	}
 	at := now.Add(f.ticks)
 	f.ticks += time.Millisecond
-	switch name {
-	case box.SignalConfirmDelete:
-		facts.ConfirmDelete(through[box.ConfirmDelete](arg), at)
-	case box.SignalCancelDelete:
-		facts.CancelDelete(through[box.CancelDelete](arg), at)
+	handle := func() {
+		switch name {
+		case box.SignalConfirmDelete:
+			facts.ConfirmDelete(through[box.ConfirmDelete](arg), at)
+		case box.SignalCancelDelete:
+			facts.CancelDelete(through[box.CancelDelete](arg), at)
+		}
 	}
+	if f.slow == 0 {
+		handle()
+		return nil
+	}
+	time.AfterFunc(f.slow, func() {
+		f.mu.Lock()
+		defer f.mu.Unlock()
+		handle()
+	})
 	return nil
 }
 
 type handle struct {
 	client.WorkflowUpdateHandle
-	answer any
+	answer encoded
 	err    error
 }
 
@@ -211,7 +224,7 @@ func (h handle) Get(_ context.Context, to any) error {
 	if h.err != nil {
 		return h.err
 	}
-	return encoded{h.answer}.Get(to)
+	return h.answer.Get(to)
 }
 
 func (f *fakeTemporal) UpdateWorkflow(_ context.Context, o client.UpdateWorkflowOptions) (client.WorkflowUpdateHandle, error) {
@@ -234,7 +247,7 @@ func (f *fakeTemporal) UpdateWorkflow(_ context.Context, o client.UpdateWorkflow
 		// As the worker maps it.
 		return handle{err: temporal.NewApplicationError(err.Error(), string(box.ClassOf(err)))}, nil
 	}
-	return handle{answer: answer}, nil
+	return handle{answer: encoded{encode(answer)}}, nil
 }
 
 // serve answers an update by the rules of package box.

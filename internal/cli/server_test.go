@@ -37,8 +37,9 @@ type server struct {
 
 	address    string
 	attributes map[string]enumspb.IndexedValueType
-	polled     chan string // queues that workers ask for work
-	stop       chan struct{}
+	polled     chan string     // queues that workers ask for work
+	stop       context.Context //nolint:containedctx // ends every wait for work
+	end        context.CancelFunc
 }
 
 func (*server) GetSystemInfo(context.Context, *workflowservice.GetSystemInfoRequest) (*workflowservice.GetSystemInfoResponse, error) {
@@ -71,7 +72,7 @@ func (s *server) poll(ctx context.Context, queue string) {
 	}
 	select {
 	case <-ctx.Done():
-	case <-s.stop:
+	case <-s.stop.Done():
 	}
 }
 
@@ -91,13 +92,14 @@ func startServer(t *testing.T) *server {
 	l, err := lc.Listen(t.Context(), "tcp", "127.0.0.1:0")
 	require.NoError(t, err)
 	s := &server{
-		address: l.Addr().String(), polled: make(chan string, 100), stop: make(chan struct{}),
+		address: l.Addr().String(), polled: make(chan string, 100),
 		attributes: map[string]enumspb.IndexedValueType{
 			"BoxProvider": enumspb.INDEXED_VALUE_TYPE_KEYWORD, "BoxState": enumspb.INDEXED_VALUE_TYPE_KEYWORD,
 			"BoxOwner": enumspb.INDEXED_VALUE_TYPE_KEYWORD, "BoxNextActionAt": enumspb.INDEXED_VALUE_TYPE_DATETIME,
 			"BoxSuspendedSince": enumspb.INDEXED_VALUE_TYPE_DATETIME, "BoxEpoch": enumspb.INDEXED_VALUE_TYPE_INT,
 		},
 	}
+	s.stop, s.end = context.WithCancel(context.Background())
 	g := grpc.NewServer()
 	workflowservice.RegisterWorkflowServiceServer(g, s)
 	operatorservice.RegisterOperatorServiceServer(g, s)
@@ -110,7 +112,7 @@ func startServer(t *testing.T) *server {
 		_ = g.Serve(l)
 	}()
 	t.Cleanup(func() {
-		close(s.stop)
+		s.end()
 		g.Stop()
 		<-done
 	})
@@ -172,8 +174,7 @@ func TestWorkerServesUntilItIsToldToEnd(t *testing.T) {
 	assert.Equal(t, http.StatusOK, fetch(t, where[1], "/readyz"))
 	assert.Equal(t, http.StatusOK, fetch(t, where[1], "/metrics"))
 	cancel()
-	close(s.stop)
-	s.stop = make(chan struct{}) // for the clean-up
+	s.end()
 	select {
 	case got := <-code:
 		assert.Equal(t, 0, got, stderr.String())

@@ -2,6 +2,7 @@ package e2e_test
 
 import (
 	"bytes"
+	"context"
 	"io"
 	"net/http"
 	"net/http/httptest"
@@ -16,8 +17,6 @@ import (
 	"testing"
 	"time"
 
-	"context"
-
 	"github.com/spf13/cobra"
 	"github.com/stretchr/testify/require"
 
@@ -25,6 +24,7 @@ import (
 	"github.com/openhands/boxkeeper/internal/cli"
 	"github.com/openhands/boxkeeper/internal/config"
 	"github.com/openhands/boxkeeper/internal/daemon"
+	"github.com/openhands/boxkeeper/internal/engine"
 	"github.com/openhands/boxkeeper/providers"
 	"github.com/openhands/boxkeeper/providers/driver"
 	"github.com/openhands/boxkeeper/providers/local"
@@ -59,6 +59,10 @@ func TestDemo(t *testing.T) {
 	require.GreaterOrEqual(t, result.Conversations, 3)
 	require.Contains(t, result.WebUI, "/workflows/box%2F")
 	require.Contains(t, result.History, result.Workspace)
+
+	e := startEngine(t, engine.Options{DataDir: result.Data, NoUI: true})
+	golden(t, e.Address(), result.Workspace, "whole-life")
+	e.Stop()
 
 	// What a life costs in the engine: a change that makes it dearer is a
 	// decision, to be taken here and in docs/benchmarks.md. The demo's idle

@@ -87,6 +87,7 @@ func (i *installation) lifeWithKills(victim string, kill func()) {
 	require.Empty(t, left, "the box's directory is still there")
 	i.requireHistory(ws, id, 3)
 	i.requireLedger(ws)
+	i.golden(ws, "killed-"+victim)
 	_, code = i.run("box", "create", ws)
 	require.Equal(t, 4, code, "a closed id started again")
 }

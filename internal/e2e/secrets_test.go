@@ -63,6 +63,9 @@ func TestNoSecretLeavesTheBox(t *testing.T) {
 	i.await(canary, within, box.StateBoxArchived)
 	i.await(canary+"-bad", within, box.StateCreateFailed)
 
+	i.golden(canary, "person-deletes")
+	i.golden(canary+"-bad", "create-refused")
+
 	places := map[string]string{
 		"histories":        i.histories(canary, canary+"-bad"),
 		"log of worker":    i.worker.text(),

@@ -224,3 +224,25 @@ func TestSwappedAccountHidesBoxesWithoutProof(t *testing.T) {
 		t.Errorf("the box came back as %q, %v", seen.Phase, err)
 	}
 }
+
+func TestLookingIsUseWhereTheRowSaysSo(t *testing.T) {
+	t.Parallel()
+	for looking, want := range map[box.Tri]box.Phase{box.Yes: box.PhaseRunning, box.No: box.PhaseSuspended} {
+		row := fakebox.DefaultRow()
+		row.NativeIdle, row.LookingIsUse = box.Yes, looking
+		cloud := fakebox.New(&fakebox.Options{Row: row, NativeIdle: 20 * time.Minute})
+		d := cloud.Driver(installation)
+		ref := made(t, d, "polled")
+		cloud.Advance(15 * time.Minute)
+		if _, err := d.Observe(t.Context(), ref); err != nil { // the control plane is free
+			t.Fatal(err)
+		}
+		if _, err := d.Endpoint(t.Context(), ref); err != nil {
+			t.Fatal(err)
+		}
+		cloud.Advance(10 * time.Minute)
+		if s, _ := cloud.Statement(ref.Name); s.Phase != want {
+			t.Errorf("looking is use: %s, the box is %s, want %s", looking, s.Phase, want)
+		}
+	}
+}
