@@ -80,6 +80,9 @@ func (b *Boxes) Suspend(ctx context.Context, in Target) (box.Outcome, error) {
 	return b.run(ctx, box.StepSuspend, func(ctx context.Context) (box.Outcome, error) {
 		detached, cancel := context.WithTimeout(context.WithoutCancel(ctx), suspendBound)
 		defer cancel()
+		if err := b.record(detached, in, exports.KindSuspendIntent, in.Ref); err != nil {
+			return box.Outcome{}, err
+		}
 		seen, err := b.Provider.Suspend(detached, in.Ref)
 		if err != nil {
 			return box.Outcome{}, err
@@ -99,6 +102,9 @@ func (b *Boxes) Resume(ctx context.Context, in ResumeInput) (box.Outcome, error)
 	return b.run(ctx, box.StepResume, func(ctx context.Context) (box.Outcome, error) {
 		start, err := b.start(in.Env, in.Secrets)
 		if err != nil {
+			return box.Outcome{}, err
+		}
+		if err := b.record(ctx, in.Target, exports.KindResumeIntent, in.Ref); err != nil {
 			return box.Outcome{}, err
 		}
 		seen, err := b.Provider.Resume(ctx, in.Ref, start)

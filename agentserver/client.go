@@ -199,7 +199,7 @@ func (c *Client) do(ctx context.Context, what call, out any) error {
 	return nil
 }
 
-var errBound = errors.New("no answer in time") //nolint:gochecknoglobals // a sentinel
+var errBound = errors.New("no answer in time")
 
 // outer tells the caller's own end of patience apart from ours.
 func (c *Client) outer(ctx, inner context.Context, what call, err error) error {

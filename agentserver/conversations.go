@@ -208,7 +208,7 @@ func (d *download) Read(p []byte) (int, error) {
 	if n > 0 {
 		d.alarm.Reset(quietBody)
 	}
-	if err == nil || err == io.EOF { //nolint:errorlint // readers return io.EOF itself
+	if err == nil || err == io.EOF {
 		return n, err
 	}
 	if d.ctx.Err() == nil && !d.alarm.Stop() {

@@ -45,9 +45,9 @@ func (d Duration) String() string {
 	}
 	var b strings.Builder
 	for _, u := range units {
-		if n := rest / u.size; n > 0 {
-			b.WriteString(strconv.FormatInt(int64(n), 10) + u.name)
-			rest -= n * u.size
+		if n := int64(rest / u.size); n > 0 {
+			b.WriteString(strconv.FormatInt(n, 10) + u.name)
+			rest %= u.size
 		}
 	}
 	return b.String()

@@ -51,7 +51,7 @@ func (f *Facts) fail(step Step, why StepFailure, now time.Time) {
 	case StepQuiesce:
 		if f.Sequence != nil && count >= quiesceTries {
 			f.Unhealthy = true
-			f.Sequence.Quiet = true
+			f.Sequence.Quiet, f.Sequence.Looked = true, false
 			f.skip("its agent-server does not answer: " + why.Message)
 		}
 	case StepReclaim:
@@ -66,8 +66,9 @@ func (f *Facts) fail(step Step, why StepFailure, now time.Time) {
 		}
 	case StepUndrain:
 		if count >= quiesceTries { // the drain's lease ends by itself
+			wish := f.ResumeWanted
 			f.applyUndrained(step, now)
-			f.Failure = nil
+			f.Failure, f.ResumeWanted = nil, wish
 			f.Look = true // it may not be awake at all
 		}
 	case StepSuspend:
@@ -198,6 +199,8 @@ func (f *Facts) applyObserved(seen Observation, now time.Time) {
 		f.move(now, StateStarting, Reason{ReasonSeenAtProvider, evidence})
 	case PhaseRunning:
 		switch {
+		case f.State == StateRunning:
+			f.ResumeWanted = nil
 		case f.State == StateUnknown && f.AwakeSince.IsZero(), f.State == StateStarting:
 			f.move(now, StateStarting, Reason{ReasonSeenAtProvider, evidence})
 		case f.State == StateUnknown:

@@ -151,7 +151,7 @@ func (w *world) outcome(step box.Step) box.Outcome {
 	case step.Ask == nil && (step.Kind == box.StepReclaim || step.Kind == box.StepExport):
 		w.shut = w.now.Add(3 * time.Minute)
 	}
-	switch step.Kind { //nolint:exhaustive // the others are above
+	switch step.Kind {
 	case box.StepQuiesce:
 		if step.Purpose == box.PurposeIdle && (w.running > 0 || w.now.Sub(w.lastUse) < w.facts.Policy.Idle.Std()) {
 			w.shut = time.Time{}
@@ -247,7 +247,7 @@ func (w *world) check(step box.Step) {
 		}
 	}
 	if w.exists && w.phase == box.PhaseSuspended {
-		switch step.Kind { //nolint:exhaustive // only these look into a box
+		switch step.Kind {
 		case box.StepScan, box.StepQuiesce, box.StepReclaim, box.StepExport, box.StepAwaitReady:
 			if f.State == box.StateSuspended || f.State == box.StateAwaitingConfirm || f.State == box.StateUndoWindow {
 				w.t.Fatalf("%s would look into a suspended box", step.Kind)

@@ -48,13 +48,18 @@ type Step struct {
 // nothing and reads no clock; call [Facts.Advance] with the same time first.
 func Next(f *Facts, now time.Time) Step {
 	step := f.choose(now)
-	if step.Kind == StepWait || f.Failure == nil || f.Failure.Step != step.Kind || !now.Before(f.Failure.RetryAt) {
+	if step.Kind == StepWait || !f.tooEarly(step.Kind, now) {
 		return step
 	}
 	return Step{
 		Kind: StepWait, Then: step.Kind, At: f.Failure.RetryAt, Purpose: step.Purpose,
 		Reason: Reason{ReasonFailed, fmt.Sprintf("%s failed %d times, last: %s", step.Kind, f.Failure.Count, f.Failure.Message)},
 	}
+}
+
+// tooEarly reports whether a step that failed is not to be tried again yet.
+func (f *Facts) tooEarly(kind StepKind, now time.Time) bool {
+	return f.Failure != nil && f.Failure.Step == kind && now.Before(f.Failure.RetryAt)
 }
 
 func (f *Facts) choose(now time.Time) Step {
@@ -170,8 +175,8 @@ func (f *Facts) nextSequence(now time.Time) Step {
 	}[s.Purpose]
 	step := Step{Purpose: s.Purpose, Reason: why, StoppedBy: stop}
 	switch {
-	case !s.Quiet, s.Looked && now.Sub(s.DrainedAt) > drainHold:
-		step.Kind = StepQuiesce // also when the door may have opened by itself meanwhile
+	case !s.Quiet:
+		step.Kind = StepQuiesce
 	case !s.Reclaimed:
 		step.Kind = StepReclaim
 	case !s.Exported:
@@ -179,6 +184,9 @@ func (f *Facts) nextSequence(now time.Time) Step {
 	default:
 		step.Kind = StepSuspend
 		step.StoppedBy = "nobody: the provider is being told"
+	}
+	if s.Looked && now.Sub(s.DrainedAt) > drainHold && !f.tooEarly(step.Kind, now) {
+		step.Kind, step.StoppedBy = StepQuiesce, stop // the door may have opened by itself meanwhile
 	}
 	return step
 }

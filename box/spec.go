@@ -43,7 +43,7 @@ const (
 )
 
 // Policy is how long things may last. A zero field takes the default.
-type Policy struct {
+type Policy struct { //nolint:recvcheck // only the method that hands out places to write to needs a pointer
 	Idle        Duration `json:"idle,omitzero"`         // last use to suspend; "never" keeps the box awake up to MaxRun
 	PausedTTL   Duration `json:"paused_ttl,omitzero"`   // suspend to expiry; "never" keeps it
 	Notice      Duration `json:"notice,omitzero"`       // how long before expiry people are told
@@ -145,12 +145,12 @@ func (p Policy) Effective() Policy {
 }
 
 var (
-	workspaceForm = regexp.MustCompile(`^[a-z0-9-]{1,40}$`)                                                  //nolint:gochecknoglobals // compiled once
-	instanceForm  = regexp.MustCompile(`^[a-z0-9][a-z0-9-]{0,39}$`)                                          //nolint:gochecknoglobals // compiled once
-	envForm       = regexp.MustCompile(`^[A-Za-z_][A-Za-z0-9_]{0,127}$`)                                     //nolint:gochecknoglobals // compiled once
-	ownerForm     = regexp.MustCompile(`^[A-Za-z0-9@._:/+-]{0,128}$`)                                        //nolint:gochecknoglobals // compiled once
-	secretName    = regexp.MustCompile(`(?i)(key|token|secret|passw|credential|auth)`)                       //nolint:gochecknoglobals // compiled once
-	secretRefForm = regexp.MustCompile(`^(env:[A-Za-z_][A-Za-z0-9_]*|file:/.+|credential:[A-Za-z0-9._-]+)$`) //nolint:gochecknoglobals // compiled once
+	workspaceForm = regexp.MustCompile(`^[a-z0-9-]{1,40}$`)
+	instanceForm  = regexp.MustCompile(`^[a-z0-9][a-z0-9-]{0,39}$`)
+	envForm       = regexp.MustCompile(`^[A-Za-z_][A-Za-z0-9_]{0,127}$`)
+	ownerForm     = regexp.MustCompile(`^[A-Za-z0-9@._:/+-]{0,128}$`)
+	secretName    = regexp.MustCompile(`(?i)(key|token|secret|passw|credential|auth)`)
+	secretRefForm = regexp.MustCompile(`^(env:[A-Za-z_][A-Za-z0-9_]*|file:/.+|credential:[A-Za-z0-9._-]+)$`)
 )
 
 // ValidateWorkspace refuses an id that is not 1 to 40 of a-z, 0-9 and "-".

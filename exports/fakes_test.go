@@ -262,7 +262,7 @@ func (b *bucket) NewRangeReader(_ context.Context, key string, _, _ int64, _ *dr
 
 type bucketWriter struct {
 	bytes.Buffer
-	ctx     context.Context
+	ctx     context.Context //nolint:containedctx // a writer of gocloud is given its context when it is made
 	bucket  *bucket
 	key     string
 	replace bool

@@ -293,7 +293,7 @@ type spoolWriter struct{ file *os.File }
 func (w spoolWriter) Write(p []byte) (int, error) {
 	n, err := w.file.Write(p)
 	if err != nil {
-		return n, spoolFault{fault(context.Background(), "write the spool file", bare(err))}
+		return n, spoolFault{fault(context.Background(), "write the spool file", bare(err))} //nolint:forbidigo // a Writer has no context
 	}
 	return n, nil
 }

@@ -17,12 +17,12 @@ const (
 
 var (
 	// Lower case only: two keys never meet on a file system that folds case.
-	attemptForm      = regexp.MustCompile(`^[a-z0-9][a-z0-9_-]{0,79}$`)                                                                                    //nolint:gochecknoglobals // compiled once
-	conversationForm = regexp.MustCompile(`^[0-9a-f]{32}$`)                                                                                                //nolint:gochecknoglobals // compiled once
-	sumForm          = regexp.MustCompile(`^[0-9a-f]{64}$`)                                                                                                //nolint:gochecknoglobals // compiled once
-	manifestKeyForm  = regexp.MustCompile(`^exports/([a-z0-9-]{1,40})/([0-9]{4})/([a-z0-9][a-z0-9_-]{0,99})/manifest\.json$`)                              //nolint:gochecknoglobals // compiled once
-	objectKeyForm    = regexp.MustCompile(`^exports/([a-z0-9-]{1,40})/[0-9]{4}/[a-z0-9][a-z0-9_-]{0,99}/conversations/([0-9a-f]{32})(-[0-9]{1,3})?\.zip$`) //nolint:gochecknoglobals // compiled once
-	ledgerKeyForm    = regexp.MustCompile(`^ledger/[a-z0-9-]{1,40}/([0-9]{8})\.json$`)                                                                     //nolint:gochecknoglobals // compiled once
+	attemptForm      = regexp.MustCompile(`^[a-z0-9][a-z0-9_-]{0,79}$`)
+	conversationForm = regexp.MustCompile(`^[0-9a-f]{32}$`)
+	sumForm          = regexp.MustCompile(`^[0-9a-f]{64}$`)
+	manifestKeyForm  = regexp.MustCompile(`^exports/([a-z0-9-]{1,40})/([0-9]{4})/([a-z0-9][a-z0-9_-]{0,99})/manifest\.json$`)
+	objectKeyForm    = regexp.MustCompile(`^exports/([a-z0-9-]{1,40})/[0-9]{4}/[a-z0-9][a-z0-9_-]{0,99}/conversations/([0-9a-f]{32})(-[0-9]{1,3})?\.zip$`)
+	ledgerKeyForm    = regexp.MustCompile(`^ledger/[a-z0-9-]{1,40}/([0-9]{8})\.json$`)
 )
 
 func validateEpoch(epoch int) error {

@@ -16,19 +16,21 @@ type Kind string
 // The kinds. An intent is written before the provider is called, the others
 // after the outcome is known.
 const (
-	KindCreateIntent Kind = "create-intent" // a box of this epoch is about to be made
-	KindCreated      Kind = "created"       // it exists, with ref and fingerprint
-	KindSuspended    Kind = "suspended"
-	KindResumed      Kind = "resumed"       // the ref may have changed
-	KindExported     Kind = "exported"      // with the receipt
-	KindDeleteIntent Kind = "delete-intent" // the point of no return is next
-	KindDeleted      Kind = "deleted"       // the tombstone: the workspace is closed for ever
-	KindNote         Kind = "note"          // anything else a person should find later
+	KindCreateIntent  Kind = "create-intent" // a box of this epoch is about to be made
+	KindCreated       Kind = "created"       // it exists, with ref and fingerprint
+	KindSuspendIntent Kind = "suspend-intent"
+	KindSuspended     Kind = "suspended"
+	KindResumeIntent  Kind = "resume-intent"
+	KindResumed       Kind = "resumed"       // the ref may have changed
+	KindExported      Kind = "exported"      // with the receipt
+	KindDeleteIntent  Kind = "delete-intent" // the point of no return is next
+	KindDeleted       Kind = "deleted"       // the tombstone: the workspace is closed for ever
+	KindNote          Kind = "note"          // anything else a person should find later
 )
 
 func (k Kind) known() bool {
 	switch k {
-	case KindCreateIntent, KindCreated, KindSuspended, KindResumed, KindExported, KindDeleteIntent, KindDeleted, KindNote:
+	case KindCreateIntent, KindCreated, KindSuspendIntent, KindSuspended, KindResumeIntent, KindResumed, KindExported, KindDeleteIntent, KindDeleted, KindNote:
 		return true
 	}
 	return false
@@ -92,17 +94,8 @@ func (s *Store) AppendLedger(ctx context.Context, workspace string, e Entry) (in
 			return 0, refuseClosed(workspace)
 		}
 	}
-	for _, n := range numbers[max(0, len(numbers)-idempotentReach):] {
-		seen, err := s.entry(ctx, workspace, n)
-		if damaged(err) {
-			continue // a damaged old entry must not stop the record of new facts
-		}
-		if err != nil {
-			return 0, err
-		}
-		if done, err := sameEntry(seen, e); done || err != nil {
-			return n, err
-		}
+	if n, done, err := s.repeated(ctx, workspace, e, numbers); done || err != nil {
+		return n, err
 	}
 	for try := range maxCollisions {
 		e.Seq = last + 1 + try
@@ -133,6 +126,23 @@ func (s *Store) AppendLedger(ctx context.Context, workspace string, e Entry) (in
 		}
 	}
 	return 0, box.Errorf(box.ClassConflict, "the ledger of workspace %s is being written by too many at once; try again", workspace)
+}
+
+// repeated finds an entry that was appended before, among the newest.
+func (s *Store) repeated(ctx context.Context, workspace string, e Entry, numbers []int) (seq int, done bool, err error) {
+	for _, n := range numbers[max(0, len(numbers)-idempotentReach):] {
+		seen, err := s.entry(ctx, workspace, n)
+		if damaged(err) {
+			continue // a damaged old entry must not stop the record of new facts
+		}
+		if err != nil {
+			return 0, false, err
+		}
+		if done, err := sameEntry(seen, e); done || err != nil {
+			return n, done, err
+		}
+	}
+	return 0, false, nil
 }
 
 func validateEntry(workspace string, e Entry) error {

@@ -102,7 +102,7 @@ func TestLedgerAppendIsIdempotentByID(t *testing.T) {
 func TestLedgerWritersNeverOverwrite(t *testing.T) {
 	t.Parallel()
 	rapid.Check(t, func(rt *rapid.T) {
-		dir, err := os.MkdirTemp("", "boxkeeper-ledger-*")
+		dir, err := os.MkdirTemp("", "boxkeeper-ledger-*") //nolint:usetesting // one for each draw, gone at its end
 		if err != nil {
 			rt.Fatal(err)
 		}

@@ -46,11 +46,11 @@ func (g generated) Download(ctx context.Context, id string) (io.ReadCloser, int6
 				_, err = f.Write(part)
 			}
 			if err != nil || ctx.Err() != nil {
-				w.CloseWithError(io.ErrUnexpectedEOF) //nolint:errcheck // never fails; documented
+				w.CloseWithError(io.ErrUnexpectedEOF)
 				return
 			}
 		}
-		w.CloseWithError(errors.Join(z.Close(), out.Flush())) //nolint:errcheck // never fails; documented
+		w.CloseWithError(errors.Join(z.Close(), out.Flush()))
 	}()
 	return r, -1, nil
 }

@@ -15,7 +15,7 @@ import (
 // that never carry anything else, so that "key" (a place in the store), "token"
 // (a fingerprint) and "token_ttl" pass.
 var (
-	secretShape = regexp.MustCompile(`(?i)-----BEGIN [A-Z ]*PRIVATE KEY-----` + //nolint:gochecknoglobals // compiled once
+	secretShape = regexp.MustCompile(`(?i)-----BEGIN [A-Z ]*PRIVATE KEY-----` +
 		`|gAAAA[A-Za-z0-9_-]{60,}` +
 		`|\beyJ[A-Za-z0-9_-]{10,}\.eyJ[A-Za-z0-9_-]{10,}\.` +
 		`|\bA(KIA|SIA)[0-9A-Z]{16}\b` +
@@ -24,9 +24,9 @@ var (
 		`|\bglpat-[A-Za-z0-9_-]{16,}|\bxox[abprs]-[A-Za-z0-9-]{10,}|\bdo[opr]_v1_[a-f0-9]{20,}` +
 		`|\bbearer\s+[A-Za-z0-9._~+/=-]{12,}` +
 		`|://[^/\s:@]*:[^/\s@]+@`)
-	secretName = regexp.MustCompile(`(?i)(^|[_-])(api[_-]?key|session[_-]?key|private[_-]?key|secret[_-]?(access[_-]?)?key|` + //nolint:gochecknoglobals // compiled once
+	secretName = regexp.MustCompile(`(?i)(^|[_-])(api[_-]?key|session[_-]?key|private[_-]?key|secret[_-]?(access[_-]?)?key|` +
 		`(access|refresh|auth|session|bearer|id|api)[_-]?token|password|passwd|passphrase|secret|client[_-]?secret|authorization|cookie)$`)
-	secretReference = regexp.MustCompile(`^(env:[A-Za-z_][A-Za-z0-9_]*|file:/.+|credential:[A-Za-z0-9._-]+)$`) //nolint:gochecknoglobals // compiled once
+	secretReference = regexp.MustCompile(`^(env:[A-Za-z_][A-Za-z0-9_]*|file:/.+|credential:[A-Za-z0-9._-]+)$`)
 )
 
 // findSecret returns the path of the first value that looks like a secret.

@@ -109,7 +109,7 @@ func New(bucket *blob.Bucket, opts Options) *Store {
 // Close releases the bucket. Calls after it fail.
 func (s *Store) Close() error {
 	if err := s.bucket.Close(); err != nil {
-		return fault(context.Background(), "close the export store", err)
+		return fault(context.Background(), "close the export store", err) //nolint:forbidigo // there is no caller's context here: it is only asked whether it ended
 	}
 	return nil
 }
@@ -130,8 +130,7 @@ func (s *Store) Check(ctx context.Context) error {
 		err = box.Errorf(box.ClassUnknown, "the export store returned other bytes than were written; use another store")
 	}
 	if err == nil {
-		//exhaustive:ignore // any other class is an error like the rest
-		switch err = s.put(ctx, key, "application/json", bytes.NewReader(body), nil); box.ClassOf(err) {
+		switch err = s.put(ctx, key, "application/json", bytes.NewReader(body), nil); box.ClassOf(err) { //nolint:exhaustive // any other class is an error like the rest
 		case box.ClassAlreadyExists:
 			err = nil // as it must be
 		case "":
@@ -236,11 +235,11 @@ func (s *Store) list(ctx context.Context, prefix string, fn func(key string)) er
 func (s *Store) newSpool() (*os.File, error) {
 	f, err := os.CreateTemp(s.spool, "boxkeeper-spool-*")
 	if err != nil {
-		return nil, fault(context.Background(), "make a spool file", bare(err))
+		return nil, fault(context.Background(), "make a spool file", bare(err)) //nolint:forbidigo // there is no caller's context here: it is only asked whether it ended
 	}
 	if err := os.Remove(f.Name()); err != nil {
 		_ = f.Close()
-		return nil, fault(context.Background(), "make a spool file", bare(err))
+		return nil, fault(context.Background(), "make a spool file", bare(err)) //nolint:forbidigo // there is no caller's context here: it is only asked whether it ended
 	}
 	return f, nil
 }
@@ -293,8 +292,7 @@ func faultClass(ctx context.Context, err error) box.Class {
 	case errors.Is(err, syscall.ENOSPC), errors.Is(err, syscall.EDQUOT):
 		return box.ClassExhausted
 	}
-	//exhaustive:ignore // the rest is for trying again
-	switch gcerrors.Code(err) {
+	switch gcerrors.Code(err) { //nolint:exhaustive // the rest is for trying again
 	case gcerrors.NotFound:
 		return box.ClassNotFound
 	case gcerrors.FailedPrecondition, gcerrors.AlreadyExists:

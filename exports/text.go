@@ -34,7 +34,7 @@ func (s *Store) WriteText(ctx context.Context, w io.Writer, workspace, conversat
 	}
 	defer f.Close() //nolint:errcheck // it has no name any more
 	out := bufio.NewWriterSize(w, 32<<10)
-	fmt.Fprintf(out, "conversation %s, %d events, exported %s\n", h.ID, h.Events, h.At.Format(time.RFC3339)) //nolint:errcheck // Flush tells
+	fmt.Fprintf(out, "conversation %s, %d events, exported %s\n", h.ID, h.Events, h.At.Format(time.RFC3339))
 	err = eachEvent(ctx, f, conversation, func(e Event) bool {
 		return writeEvent(out, e) == nil
 	})
@@ -48,23 +48,24 @@ func (s *Store) WriteText(ctx context.Context, w io.Writer, workspace, conversat
 }
 
 func writeEvent(w io.Writer, e Event) error {
-	head := fmt.Sprintf("\n#%d", e.Index)
+	var head strings.Builder
+	fmt.Fprintf(&head, "\n#%d", e.Index)
 	if !e.Timestamp.IsZero() {
-		head += " " + e.Timestamp.Format(time.RFC3339)
+		head.WriteString(" " + e.Timestamp.Format(time.RFC3339))
 	}
 	for _, part := range []string{e.Source, e.Kind} {
 		if part != "" {
-			head += " " + oneLine(part, 80)
+			head.WriteString(" " + oneLine(part, 80))
 		}
 	}
 	body := ""
-	switch {
-	case e.Raw == nil:
+	switch e.Raw {
+	case nil:
 		body = fmt.Sprintf("(an event of %d bytes, not shown; it is in the zip)", e.SizeBytes)
 	default:
 		body = eventText(e.Raw)
 	}
-	_, err := io.WriteString(w, head+"\n"+indent(body))
+	_, err := io.WriteString(w, head.String()+"\n"+indent(body))
 	return err
 }
 

@@ -125,7 +125,7 @@ func (z *zipFile) open64(endAt int64) (int64, error) {
 	if le.Uint32(locator[:]) != end64Locator {
 		return -1, nil
 	}
-	at := int64(le.Uint64(locator[8:]))
+	at := int64(le.Uint64(locator[8:])) //nolint:gosec // a negative place is refused next
 	if at < 0 || at > endAt-locatorLen-end64Len {
 		return 0, badZip("the 64-bit end record of the zip is out of place")
 	}
@@ -133,19 +133,20 @@ func (z *zipFile) open64(endAt int64) (int64, error) {
 	if err := readAt(z.r, rec[:], at); err != nil {
 		return 0, err
 	}
-	if le.Uint32(rec[:]) != end64Record || at+12+int64(le.Uint64(rec[4:])) != endAt-locatorLen {
+	if le.Uint32(rec[:]) != end64Record || at+12+int64(le.Uint64(rec[4:])) != endAt-locatorLen { //nolint:gosec // only compared
 		return 0, badZip("the 64-bit end record of the zip is damaged")
 	}
 	if le.Uint32(rec[16:]) != 0 || le.Uint32(rec[20:]) != 0 || le.Uint64(rec[24:]) != le.Uint64(rec[32:]) {
 		return 0, badZip("the zip has several parts")
 	}
+	//nolint:gosec // negative ones are refused by the caller
 	z.entries, z.dirSize, z.dirOffset = int64(le.Uint64(rec[32:])), int64(le.Uint64(rec[40:])), int64(le.Uint64(rec[48:]))
 	return at, nil
 }
 
 // walk calls fn for each entry in the order of the directory. It fails unless
 // the directory holds exactly the entries that its end counts.
-func (z zipFile) walk(ctx context.Context, fn func(zipEntry) error) error {
+func (z *zipFile) walk(ctx context.Context, fn func(zipEntry) error) error {
 	br := bufio.NewReaderSize(io.NewSectionReader(z.r, z.dirOffset, z.dirSize), 64<<10)
 	at := z.dirOffset
 	for n := int64(1); n <= z.entries; n++ {
@@ -169,7 +170,7 @@ func (z zipFile) walk(ctx context.Context, fn func(zipEntry) error) error {
 }
 
 // entryAt reads one record again.
-func (z zipFile) entryAt(at, number int64) (zipEntry, error) {
+func (z *zipFile) entryAt(at, number int64) (zipEntry, error) {
 	e, _, err := readEntry(io.NewSectionReader(z.r, at, z.dirOffset+z.dirSize-at), number)
 	e.at = at
 	return e, err
@@ -231,7 +232,7 @@ func (e *zipEntry) widen(extra []byte) error {
 			if len(field) < 8 {
 				return badZipf("entry %d of the zip lacks its 64-bit sizes", e.number)
 			}
-			*v = int64(le.Uint64(field))
+			*v = int64(le.Uint64(field)) //nolint:gosec // a negative size is refused below
 			field = field[8:]
 		}
 		break
@@ -287,7 +288,11 @@ func (u *unpacker) open(e zipEntry) (r io.Reader, end int64, err error) {
 	case e.method == methodStore && e.packed == e.size:
 		return u.buf, end, nil
 	case e.method == methodFlate:
-		if err := u.inflate.(flate.Resetter).Reset(u.buf, nil); err != nil {
+		again, ok := u.inflate.(flate.Resetter)
+		if !ok {
+			return nil, 0, badZip("the decompressor cannot be used again")
+		}
+		if err := again.Reset(u.buf, nil); err != nil {
 			return nil, 0, err
 		}
 		return io.LimitReader(u.inflate, e.size+1), end, nil

@@ -65,6 +65,7 @@ type Set struct {
 	workers []worker.Worker
 	started []worker.Worker
 	stop    context.CancelFunc
+	failed  chan error
 	watches sync.WaitGroup
 }
 
@@ -84,11 +85,11 @@ func New(c client.Client, opts Options) (*Set, error) {
 	if opts.Logger == nil {
 		opts.Logger = zap.NewNop()
 	}
-	s := &Set{client: c, opts: opts}
+	s := &Set{client: c, opts: opts, failed: make(chan error, 1)}
 	if !opts.NoWorkflows {
 		w := worker.New(c, box.TaskQueue, worker.Options{
 			WorkerStopTimeout: stopWait, DeadlockDetectionTimeout: deadlockBound, DisableRegistrationAliasing: true,
-			LocalActivityWorkerOnly: true, StickyScheduleToStartTimeout: stickyBound,
+			LocalActivityWorkerOnly: true, StickyScheduleToStartTimeout: stickyBound, OnFatalError: s.fail,
 		})
 		Register(w)
 		s.workers = append(s.workers, w)
@@ -101,7 +102,7 @@ func New(c client.Client, opts Options) (*Set, error) {
 		seen[p.Name()] = true
 		w := worker.New(c, box.ActivityQueue(p.Name()), worker.Options{
 			WorkerStopTimeout: stopWait, DisableWorkflowWorker: true, DisableRegistrationAliasing: true,
-			MaxConcurrentActivityExecutionSize: transfers, MaxHeartbeatThrottleInterval: throttle, DefaultHeartbeatThrottleInterval: throttle,
+			OnFatalError: s.fail, MaxConcurrentActivityExecutionSize: transfers, MaxHeartbeatThrottleInterval: throttle, DefaultHeartbeatThrottleInterval: throttle,
 		})
 		w.RegisterActivity(&activities.Boxes{
 			Provider: p, Store: opts.Store, Notify: opts.Notify, Secret: opts.Secret, Steps: opts.Steps, Progress: opts.Progress,
@@ -114,6 +115,18 @@ func New(c client.Client, opts Options) (*Set, error) {
 // Register puts the workflows into a registry: a worker's or a replayer's.
 func Register(r worker.WorkflowRegistry) {
 	r.RegisterWorkflowWithOptions(workflows.Box, workflow.RegisterOptions{Name: box.WorkflowType})
+}
+
+// Failed tells once when a worker stopped by itself: its credentials were
+// refused, or its namespace is gone. The process should end, so that whoever
+// watches it sees that nobody serves.
+func (s *Set) Failed() <-chan error { return s.failed }
+
+func (s *Set) fail(err error) {
+	select {
+	case s.failed <- box.Errorf(box.ClassUnavailable, "a worker stopped by itself: %w", err):
+	default: // the first one is told
+	}
 }
 
 // Start begins to serve. On an error nothing is left running.

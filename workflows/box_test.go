@@ -44,6 +44,7 @@ func statusOf(p *play, after time.Duration, check func(box.Status)) {
 // wholeLife is the scenario of the demo: work, idle, resume by connect, idle,
 // paused TTL, notice, confirmation, deletion.
 func wholeLife(t *testing.T, cadence int) *play {
+	t.Helper()
 	p := newPlay(t)
 	p.cadence = cadence
 	p.update(minute, box.UpdateConnect, box.ConnectRequest{Request: id("c1"), HolderID: "tab"}, nil)
@@ -193,7 +194,8 @@ func TestConfirmationWithoutAWorkerIsNotLost(t *testing.T) {
 			t.Error(err)
 			return
 		}
-		token = answer.(box.Loss).Token //nolint:forcetypeassert // checked by the test's end
+		loss, _ := answer.(box.Loss)
+		token = loss.Token
 	})
 	p.at(2*minute, func(env *testsuite.TestWorkflowEnvironment) {
 		env.SignalWorkflow(box.SignalConfirmDelete, box.ConfirmDelete{Token: "another", By: "eve"})
@@ -215,7 +217,8 @@ func TestABadStoreBlocksTheDeletion(t *testing.T) {
 	var token string
 	p.update(20*minute, box.UpdateRequestDelete, box.RequestDeleteAsk{Request: id("d")}, func(answer any, err error) {
 		if err == nil {
-			token = answer.(box.Loss).Token //nolint:forcetypeassert // checked by the test's end
+			loss, _ := answer.(box.Loss)
+			token = loss.Token
 		}
 	})
 	p.at(21*minute, func(env *testsuite.TestWorkflowEnvironment) {

@@ -9,7 +9,6 @@ import (
 	"net/http"
 	"os"
 	"path/filepath"
-	"regexp"
 	"strings"
 	"sync"
 	"testing"
@@ -64,7 +63,7 @@ func TestAConversationIsLaidOutAsAnAgentServerDoes(t *testing.T) {
 	require.NoError(t, err)
 	require.Len(t, entries, 4)
 	for i, entry := range entries {
-		require.Regexp(t, regexp.MustCompile(`^event-0000`+string(rune('0'+i))+`-[0-9a-f-]{36}\.json$`), entry.Name())
+		require.Regexp(t, `^event-0000`+string(rune('0'+i))+`-[0-9a-f-]{36}\.json$`, entry.Name())
 	}
 	require.Contains(t, entries[3].Name(), name)
 	for _, file := range []string{"meta.json", "base_state.json"} {
@@ -132,7 +131,7 @@ func TestFaultsAreWhatTheySay(t *testing.T) {
 	defer cancel()
 	request, err := http.NewRequestWithContext(ctx, http.MethodGet, s.URL+"/alive", nil)
 	require.NoError(t, err)
-	_, err = http.DefaultTransport.RoundTrip(request)
+	_, err = http.DefaultTransport.RoundTrip(request) //nolint:bodyclose // there is no answer
 	require.ErrorIs(t, err, context.DeadlineExceeded)
 }
 

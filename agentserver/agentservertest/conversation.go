@@ -65,7 +65,7 @@ func WriteConversation(dir string, c Conversation) (id string, err error) {
 	}
 	defer func() {
 		if err != nil {
-			os.RemoveAll(draft)
+			_ = os.RemoveAll(draft)
 		}
 	}()
 	if err := os.Mkdir(filepath.Join(draft, "events"), 0o755); err != nil {
@@ -159,7 +159,7 @@ func Dashed(id string) string {
 	return id[:8] + "-" + id[8:12] + "-" + id[12:16] + "-" + id[16:20] + "-" + id[20:]
 }
 
-var eventName = regexp.MustCompile(`^event-(\d{5,})-([0-9a-fA-F-]{8,})\.json$`) //nolint:gochecknoglobals // compiled once
+var eventName = regexp.MustCompile(`^event-(\d{5,})-([0-9a-fA-F-]{8,})\.json$`)
 
 func writeEvent(dir string, index int, event Event) (string, error) {
 	id := event.ID

@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"encoding/json"
 	"fmt"
+	"maps"
 	"net"
 	"net/http"
 	"os"
@@ -320,9 +321,7 @@ func (k *recorder) set(value any) {
 }
 
 func (k *recorder) write(w http.ResponseWriter) {
-	for name, values := range k.header {
-		w.Header()[name] = values
-	}
+	maps.Copy(w.Header(), k.header)
 	w.Header().Set("Content-Length", strconv.Itoa(k.body.Len()))
 	if k.status == http.StatusNoContent {
 		w.Header().Del("Content-Length")

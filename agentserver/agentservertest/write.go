@@ -65,11 +65,11 @@ func (s *Server) write(w http.ResponseWriter, r *http.Request) bool {
 		s.touch()
 		answer(w, http.StatusCreated, map[string]string{"id": Dashed(made), "execution_status": "idle"})
 	case "POST {id}/events":
-		text := ""
+		var text strings.Builder
 		for _, part := range body.Content {
-			text += part.Text
+			text.WriteString(part.Text)
 		}
-		if _, err := AppendEvent(s.Conversations(), id, Event{Source: body.Role, Text: text}); err != nil {
+		if _, err := AppendEvent(s.Conversations(), id, Event{Source: body.Role, Text: text.String()}); err != nil {
 			refuse(http.StatusNotFound, "Not Found")
 			return true
 		}

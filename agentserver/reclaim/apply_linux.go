@@ -174,9 +174,9 @@ func (r *Reclaimer) moveAside(trash int, name string, entry *item, again bool) (
 	err = rename(parent, base, trash, name)
 	if (errors.Is(err, unix.EACCES) || errors.Is(err, unix.EPERM)) && st.Mode&0o200 == 0 {
 		// A directory without write permission cannot change its parent.
-		if unix.Fchmod(fd, uint32(st.Mode&0o7777|0o700)) == nil {
+		if unix.Fchmod(fd, st.Mode&0o7777|0o700) == nil {
 			if err = rename(parent, base, trash, name); err != nil {
-				_ = unix.Fchmod(fd, uint32(st.Mode&0o7777))
+				_ = unix.Fchmod(fd, st.Mode&0o7777)
 			}
 		}
 	}

@@ -17,6 +17,6 @@ func diskOf(path string) (box.Disk, error) {
 	return box.Disk{
 		TotalBytes: int64(st.Blocks) * size,          //nolint:gosec // no disk is that large
 		UsedBytes:  int64(st.Blocks-st.Bfree) * size, //nolint:gosec // no disk is that large
-		FreeBytes:  int64(st.Bavail) * size,          //nolint:gosec,unconvert // no disk is that large
+		FreeBytes:  int64(st.Bavail) * size,          //nolint:gosec // no disk is that large
 	}, nil
 }

@@ -3,7 +3,6 @@
 package reclaim
 
 import (
-	"errors"
 	"os"
 	"path/filepath"
 	"testing"
@@ -60,7 +59,7 @@ func TestTheFallBackRefusesWhatOpenat2Refuses(t *testing.T) {
 	if err := unix.Mount(root, filepath.Join(root, "a/b"), "", unix.MS_BIND, ""); err != nil {
 		t.Skip("this machine does not let us bind a mount: " + err.Error())
 	}
-	defer unix.Unmount(filepath.Join(root, "a/b"), unix.MNT_DETACH)
+	defer func() { _ = unix.Unmount(filepath.Join(root, "a/b"), unix.MNT_DETACH) }()
 	_, err = slow.open(slow.fd, "a/b", unix.O_RDONLY|unix.O_DIRECTORY)
 	require.ErrorIs(t, err, unix.EXDEV)
 }
@@ -111,5 +110,5 @@ func TestACutOffPassGoesOn(t *testing.T) {
 	require.NoError(t, err)
 	require.Empty(t, entries)
 	_, err = os.Lstat(filepath.Join(root, "home/.npm/_cacache"))
-	require.True(t, errors.Is(err, os.ErrNotExist))
+	require.ErrorIs(t, err, os.ErrNotExist)
 }

@@ -46,7 +46,7 @@ type item struct {
 	MtimeNS int64  `json:"mtime_ns,omitzero"`
 }
 
-var planForm = regexp.MustCompile(`^[0-9a-f]{32}$`) //nolint:gochecknoglobals // compiled once
+var planForm = regexp.MustCompile(`^[0-9a-f]{32}$`)
 
 func newRecord() *record {
 	var raw [16]byte

@@ -80,7 +80,7 @@ func Open(root string, opts Options) (*Reclaimer, error) {
 	if err != nil {
 		return nil, err
 	}
-	stopped, stop := context.WithCancel(context.Background())
+	stopped, stop := context.WithCancel(context.Background()) //nolint:forbidigo // deletions outlive the request that began them; Close ends them
 	r := &Reclaimer{
 		root: root, opts: opts, tree: tree,
 		plans: map[string]*record{}, busy: map[string]chan struct{}{}, stop: stop, stopped: stopped,

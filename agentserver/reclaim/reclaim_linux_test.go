@@ -142,21 +142,26 @@ func TestWhatChangedSinceThePlanStays(t *testing.T) {
 	t.Parallel()
 	for name, change := range map[string]func(t *testing.T, root, place string){
 		"another directory took its place": func(t *testing.T, root, place string) {
+			t.Helper()
 			require.NoError(t, os.Rename(filepath.Join(root, place), filepath.Join(root, "home/aside")))
 			npm(t, root, 1)
 		},
 		"a link took its place": func(t *testing.T, root, place string) {
+			t.Helper()
 			require.NoError(t, os.Rename(filepath.Join(root, place), filepath.Join(root, "home/aside")))
 			require.NoError(t, os.Symlink("../aside", filepath.Join(root, place)))
 		},
 		"its parent became a link": func(t *testing.T, root, _ string) {
+			t.Helper()
 			require.NoError(t, os.Rename(filepath.Join(root, "home/.npm"), filepath.Join(root, "home/aside")))
 			require.NoError(t, os.Symlink("aside", filepath.Join(root, "home/.npm")))
 		},
 		"something was put into it": func(t *testing.T, root, place string) {
+			t.Helper()
 			put(t, root, place+"/new", "x")
 		},
 		"a sign went away": func(t *testing.T, root, place string) {
+			t.Helper()
 			require.NoError(t, os.RemoveAll(filepath.Join(root, place, "index-v5")))
 		},
 	} {
@@ -244,7 +249,7 @@ func TestWhatAProcessUsesIsPutBack(t *testing.T) {
 	put(t, root, "home/.cache/go-build/README", "x")
 	put(t, root, "home/.cache/go-build/00/a", "x")
 	put(t, root, "home/.cache/go-build/ff/a", "x")
-	user := exec.Command("sleep", "60")
+	user := exec.CommandContext(t.Context(), "sleep", "60")
 	user.Dir = filepath.Join(root, place, "content-v2")
 	require.NoError(t, user.Start())
 	t.Cleanup(func() { _ = user.Process.Kill(); _ = user.Wait() })
@@ -256,6 +261,7 @@ func TestWhatAProcessUsesIsPutBack(t *testing.T) {
 	require.NoDirExists(t, filepath.Join(root, "home/.cache/go-build"), "the unused one goes all the same")
 }
 
+//nolint:tparallel,paralleltest // the cases share what is mounted
 func TestABindMountOfTheSameFilesystemIsNeverEntered(t *testing.T) {
 	t.Parallel()
 	if os.Getuid() != 0 {
@@ -357,7 +363,7 @@ func TestAnOrdinaryUserRemovesReadOnlyDirectories(t *testing.T) {
 		t.Skip("becoming another user needs root")
 	}
 	const nobody = 65534
-	root, err := os.MkdirTemp("/var/tmp", "reclaim-")
+	root, err := os.MkdirTemp("/var/tmp", "reclaim-") //nolint:usetesting // where the other user may enter
 	require.NoError(t, err)
 	t.Cleanup(func() { _ = os.RemoveAll(root) })
 	const mod = "home/go/pkg/mod"
@@ -401,7 +407,7 @@ func asUser(root string) int {
 		return fail(err)
 	}
 	defer r.Close()
-	report, err := r.Do(context.Background(), box.ReclaimRequest{})
+	report, err := r.Do(context.Background(), box.ReclaimRequest{}) //nolint:forbidigo // a process of its own
 	if err != nil {
 		return fail(err)
 	}
@@ -422,13 +428,13 @@ func TestWhatCannotBeRemovedIsTold(t *testing.T) {
 	place := npm(t, root, 3)
 	stuck := filepath.Join(root, place, "content-v2/stuck")
 	put(t, root, place+"/content-v2/stuck", "x")
-	if out, err := exec.Command("chattr", "+i", stuck).CombinedOutput(); err != nil {
+	if out, err := exec.CommandContext(t.Context(), "chattr", "+i", stuck).CombinedOutput(); err != nil {
 		t.Skipf("this filesystem has no immutable files: %v %s", err, out)
 	}
 	t.Cleanup(func() {
 		_ = filepath.WalkDir(root, func(path string, d os.DirEntry, _ error) error {
 			if d != nil && d.Name() == "stuck" {
-				_ = exec.Command("chattr", "-i", path).Run()
+				_ = exec.CommandContext(context.WithoutCancel(t.Context()), "chattr", "-i", path).Run()
 			}
 			return nil
 		})
@@ -577,7 +583,7 @@ func TestManyAppliesOfOnePlanAgree(t *testing.T) {
 func TestASwappingLinkNeverLeadsOut(t *testing.T) {
 	t.Parallel()
 	// In memory, where a pass is quick and the race is tight.
-	base, err := os.MkdirTemp("/dev/shm", "reclaim-")
+	base, err := os.MkdirTemp("/dev/shm", "reclaim-") //nolint:usetesting // see above
 	if err != nil {
 		base = t.TempDir()
 	}

@@ -116,7 +116,7 @@ func (r *Reclaimer) leftOver() []string {
 func (r *Reclaimer) trashBytes(ctx context.Context) (int64, error) {
 	trash, names, err := r.tree.list(r.tree.fd, trashName)
 	if err != nil {
-		return 0, nil //nolint:nilerr // no trash, nothing in it
+		return 0, nil // no trash, nothing in it
 	}
 	defer unix.Close(trash)
 	sum := newTally()
@@ -203,7 +203,7 @@ func (d *deleter) unlink(parent int, name string, flags int) {
 	err := unix.Unlinkat(parent, name, flags)
 	if errors.Is(err, unix.EACCES) || errors.Is(err, unix.EPERM) {
 		var dir unix.Stat_t
-		if unix.Fstat(parent, &dir) == nil && dir.Mode&0o300 != 0o300 && unix.Fchmod(parent, uint32(dir.Mode&0o7777|0o700)) == nil {
+		if unix.Fstat(parent, &dir) == nil && dir.Mode&0o300 != 0o300 && unix.Fchmod(parent, dir.Mode&0o7777|0o700) == nil {
 			err = unix.Unlinkat(parent, name, flags)
 		}
 	}

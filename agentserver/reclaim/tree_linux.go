@@ -81,7 +81,7 @@ func (t *tree) resolve(at int, name string, flags int) (int, error) {
 	how := unix.OpenHow{Flags: uint64(flags | unix.O_CLOEXEC | unix.O_NOFOLLOW), Resolve: beneath} //nolint:gosec // flags are never negative
 	for {
 		fd, err := unix.Openat2(at, name, &how)
-		if err != unix.EINTR && err != unix.EAGAIN { //nolint:errorlint // raw errno
+		if err != unix.EINTR && err != unix.EAGAIN {
 			return fd, err
 		}
 	}

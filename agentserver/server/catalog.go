@@ -130,7 +130,7 @@ type entry struct {
 	created, updated time.Time
 }
 
-var errNoEntry = errors.New("not in the catalogue") //nolint:gochecknoglobals // a sentinel
+var errNoEntry = errors.New("not in the catalogue")
 
 // entry reads one conversation for the catalogue; errNoEntry when it lacks its
 // metadata or its state.

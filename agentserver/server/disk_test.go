@@ -242,7 +242,7 @@ func TestATrajectoryHoldsNoCredentialAndNothingFromOutside(t *testing.T) {
 	for _, name := range []string{"owner_lease.json", "meta.json.tmp", "acp/credentials.json", "link.json", "pipe.json", "linked/outside.json"} {
 		require.NotContains(t, files, id+"/"+name)
 	}
-	require.Equal(t, `{"text":"it said Bearer ********** and more","n":1.50}`, files[id+"/events/event-00002-aaaaaaaa-0000-4000-8000-000000000000.json"])
+	require.Equal(t, `{"text":"it said Bearer ********** and more","n":1.50}`, files[id+"/events/event-00002-aaaaaaaa-0000-4000-8000-000000000000.json"], "byte for byte") //nolint:testifylint // bytes, not meaning
 	require.Equal(t, "as it is", files[id+"/plain.txt"])
 	_, second, _ := ask(t, http.MethodGet, address+"/api/file/download-trajectory/"+id, "")
 	require.Equal(t, first, second, "the same history, the same bytes")

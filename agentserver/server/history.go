@@ -31,8 +31,8 @@ type stored struct {
 }
 
 var (
-	idForm    = regexp.MustCompile(`^[0-9a-f]{32}$`)                                //nolint:gochecknoglobals // compiled once
-	eventForm = regexp.MustCompile(`^event-(\d{5,12})-([0-9a-fA-F-]{8,64})\.json$`) //nolint:gochecknoglobals // compiled once
+	idForm    = regexp.MustCompile(`^[0-9a-f]{32}$`)
+	eventForm = regexp.MustCompile(`^event-(\d{5,12})-([0-9a-fA-F-]{8,64})\.json$`)
 )
 
 // maxState bounds base_state.json and meta.json; an event may be larger.
@@ -156,7 +156,7 @@ func (h history) bytes(id string) (int64, error) {
 			return err
 		}
 		if st, ok := info.Sys().(*syscall.Stat_t); ok {
-			key := inode{uint64(st.Dev), st.Ino} //nolint:gosec,unconvert // the type differs between systems
+			key := inode{uint64(st.Dev), st.Ino} //nolint:unconvert // the type differs between systems
 			if !seen[key] {
 				seen[key] = true
 				sum += st.Blocks * 512
@@ -207,23 +207,23 @@ func readDir(root *os.Root, name string) ([]fs.DirEntry, error) {
 
 // openFile opens a regular file below root and refuses everything else: a link,
 // a pipe that would never answer, a device.
-func openFile(root *os.Root, name string) (*os.File, fs.FileInfo, error) {
+func openFile(root *os.Root, name string) (*os.File, error) {
 	info, err := root.Lstat(name)
 	if err != nil {
-		return nil, nil, err
+		return nil, err
 	}
 	if !info.Mode().IsRegular() {
-		return nil, nil, fmt.Errorf("%s is no regular file", path.Base(name))
+		return nil, fmt.Errorf("%s is no regular file", path.Base(name))
 	}
 	file, err := root.OpenFile(name, os.O_RDONLY|syscall.O_NONBLOCK, 0)
 	if err != nil {
-		return nil, nil, err
+		return nil, err
 	}
 	if err := sameFile(info, file); err != nil {
 		file.Close()
-		return nil, nil, err
+		return nil, err
 	}
-	return file, info, nil
+	return file, nil
 }
 
 // sameFile fails when what was opened is not what was looked at.
@@ -240,13 +240,13 @@ func sameFile(info fs.FileInfo, file *os.File) error {
 	return nil
 }
 
-var errChanged = errors.New("read it again") //nolint:gochecknoglobals // a sentinel
+var errChanged = errors.New("read it again")
 
 // readFile reads a regular file whole. One that is being replaced is tried
 // again.
 func readFile(root *os.Root, name string, most int64) ([]byte, error) {
 	for try := 0; ; try++ {
-		file, _, err := openFile(root, name)
+		file, err := openFile(root, name)
 		if errors.Is(err, errChanged) && try < 10 {
 			continue
 		}

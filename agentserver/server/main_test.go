@@ -23,8 +23,8 @@ func TestMain(m *testing.M) {
 	switch os.Getenv("SERVER_TEST_ROLE") {
 	case "boxd":
 		// What boxd starts takes the other role.
-		os.Setenv("SERVER_TEST_ROLE", "upstream")
-		os.Exit(server.Run(context.Background(), os.Args[1:], os.Getenv, os.Stdout, os.Stderr))
+		_ = os.Setenv("SERVER_TEST_ROLE", "upstream")
+		os.Exit(server.Run(context.Background(), os.Args[1:], os.Getenv, os.Stdout, os.Stderr)) //nolint:forbidigo // a process of its own
 	case "upstream":
 		os.Exit(upstream(os.Args[1:]))
 	}
@@ -50,7 +50,7 @@ func upstream(args []string) int {
 		signal.Ignore(syscall.SIGTERM)
 	}
 	if *leave {
-		left := exec.Command("sleep", "300")
+		left := exec.Command("sleep", "300") //nolint:noctx // it is to be left behind
 		left.SysProcAttr = &syscall.SysProcAttr{Setsid: true}
 		if err := left.Start(); err != nil {
 			fmt.Println(err)

@@ -118,7 +118,7 @@ func (s *Server) awaitUnlink(id string) {
 	}
 }
 
-var errPackOurselves = errors.New("the agent-server could not pack the trajectory") //nolint:gochecknoglobals // a sentinel
+var errPackOurselves = errors.New("the agent-server could not pack the trajectory")
 
 func (s *Server) newProxy(transport http.RoundTripper) http.Handler {
 	return &httputil.ReverseProxy{

@@ -38,7 +38,7 @@ func (b *behind) Target() (*url.URL, bool)     { return b.base, !b.down.Load() }
 func (b *behind) Process() agentserver.Process { return agentserver.Process{State: "running"} }
 
 // front starts a handler on a box of its own; without play it serves alone.
-func front(t *testing.T, play http.HandlerFunc, base string) (url, root string, up *behind) {
+func front(t *testing.T, play http.HandlerFunc, base string) (address, root string, up *behind) {
 	t.Helper()
 	root = t.TempDir()
 	require.NoError(t, os.Mkdir(filepath.Join(root, "conversations"), 0o700))
@@ -57,6 +57,16 @@ func front(t *testing.T, play http.HandlerFunc, base string) (url, root string, 
 	web := httptest.NewServer(server.New(opts))
 	t.Cleanup(web.Close)
 	return web.URL + base, root, up
+}
+
+// keyless sends one request without the key.
+func keyless(t *testing.T, method, address string, body io.Reader) (*http.Response, error) {
+	t.Helper()
+	request, err := http.NewRequestWithContext(t.Context(), method, address, body)
+	if err != nil {
+		return nil, err
+	}
+	return http.DefaultTransport.RoundTrip(request)
 }
 
 func TestARequestPassesUnchanged(t *testing.T) {
@@ -99,7 +109,7 @@ func TestARequestPassesUnchanged(t *testing.T) {
 			require.Equal(t, "br", one.Header.Get("Accept-Encoding"))
 			require.Equal(t, "c=3", one.Header.Get("Cookie"))
 			require.Equal(t, http.StatusTeapot, response.StatusCode)
-			require.Equal(t, `{"detail":"as it is"}`, string(text))
+			require.Equal(t, `{"detail":"as it is"}`, string(text)) //nolint:testifylint // bytes, not meaning
 			require.Equal(t, []string{"a=1; HttpOnly", "b=2"}, response.Header.Values("Set-Cookie"))
 		}
 		if base != "" {
@@ -121,7 +131,7 @@ func TestAStreamIsPassedOnAsItComes(t *testing.T) {
 			_ = http.NewResponseController(w).Flush()
 		}
 	}, "")
-	response, err := http.Get(address + "/api/stream") //nolint:noctx // a test
+	response, err := keyless(t, http.MethodGet, address+"/api/stream", nil)
 	require.NoError(t, err)
 	defer response.Body.Close()
 	read := bufio.NewReader(response.Body)
@@ -151,7 +161,7 @@ func TestAnUploadIsPassedOnAsItComes(t *testing.T) {
 	body, send := io.Pipe()
 	done := make(chan error, 1)
 	go func() {
-		response, err := http.Post(address+"/api/file/upload", "text/plain", body) //nolint:noctx // a test
+		response, err := keyless(t, http.MethodPost, address+"/api/file/upload", body)
 		if err == nil {
 			response.Body.Close()
 		}
@@ -186,13 +196,13 @@ func dialSocket(t *testing.T, address string) (net.Conn, *bufio.Reader, int) {
 	t.Helper()
 	where, err := url.Parse(address)
 	require.NoError(t, err)
-	connection, err := net.Dial("tcp", where.Host)
+	connection, err := (&net.Dialer{}).DialContext(t.Context(), "tcp", where.Host)
 	require.NoError(t, err)
 	t.Cleanup(func() { connection.Close() })
 	require.NoError(t, connection.SetDeadline(time.Now().Add(20*time.Second)))
 	fmt.Fprintf(connection, "GET /sockets/events/x HTTP/1.1\r\nHost: x\r\nConnection: Upgrade\r\nUpgrade: websocket\r\nSec-WebSocket-Key: a\r\nSec-WebSocket-Version: 13\r\n\r\n")
 	read := bufio.NewReader(connection)
-	response, err := http.ReadResponse(read, nil)
+	response, err := http.ReadResponse(read, nil) //nolint:bodyclose // the connection is closed
 	require.NoError(t, err)
 	return connection, read, response.StatusCode
 }
@@ -304,7 +314,7 @@ func TestDownloadsOfOneConversationTakeTurns(t *testing.T) {
 	done := make(chan string, 100)
 	for range cap(done) {
 		go func() {
-			response, err := http.Get(address + "/api/file/download-trajectory/" + strings.Repeat("a", 32)) //nolint:noctx // a test
+			response, err := keyless(t, http.MethodGet, address+"/api/file/download-trajectory/"+strings.Repeat("a", 32), nil)
 			if err != nil {
 				done <- err.Error()
 				return
@@ -336,7 +346,7 @@ func TestATrajectoryComesFromTheDiskWhenTheAgentServerCannot(t *testing.T) {
 		require.Len(t, archive.File, 5)
 		up.down.Store(true)
 	}
-	response, err := http.Get(address + "/api/file/download-trajectory/" + id) //nolint:noctx // a test
+	response, err := keyless(t, http.MethodGet, address+"/api/file/download-trajectory/"+id, nil)
 	require.NoError(t, err)
 	response.Body.Close()
 	require.Equal(t, http.StatusUnauthorized, response.StatusCode, "not without the key")
@@ -353,7 +363,7 @@ func TestAnAnswerThatBreaksOffStaysBrokenOff(t *testing.T) {
 		panic(http.ErrAbortHandler)
 	}, "")
 	for _, path := range []string{"/api/file/download-trajectory/" + strings.Repeat("a", 32), "/api/other"} {
-		response, err := http.Get(address + path) //nolint:noctx // a test
+		response, err := keyless(t, http.MethodGet, address+path, nil)
 		require.NoError(t, err)
 		_, err = io.ReadAll(response.Body)
 		response.Body.Close()
@@ -363,7 +373,7 @@ func TestAnAnswerThatBreaksOffStaysBrokenOff(t *testing.T) {
 	done := make(chan struct{})
 	go func() {
 		defer close(done)
-		if response, err := http.Get(address + "/api/file/download-trajectory/" + strings.Repeat("a", 32)); err == nil { //nolint:noctx // a test
+		if response, err := keyless(t, http.MethodGet, address+"/api/file/download-trajectory/"+strings.Repeat("a", 32), nil); err == nil {
 			response.Body.Close()
 		}
 	}()

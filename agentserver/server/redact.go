@@ -7,7 +7,6 @@ import (
 	"errors"
 	"io"
 	"regexp"
-	"strings"
 )
 
 // mask replaces a credential in what leaves the box; agent-servers use the same.
@@ -85,21 +84,11 @@ func (d *redactor) text(hide bool) (value string, short bool, err error) {
 		}
 		return "", false, d.skip()
 	}
-	var raw strings.Builder
+	name := key{}
 	for {
 		b, err := d.in.ReadByte()
 		if err != nil {
 			return "", false, cutOff(err)
-		}
-		if b == '"' {
-			if err := d.out.WriteByte(b); err != nil {
-				return "", false, err
-			}
-			if raw.Len() > maxKey {
-				return "", false, nil
-			}
-			err := json.Unmarshal([]byte(`"`+raw.String()+`"`), &value)
-			return value, err == nil, nil
 		}
 		if b == tokenStart[0] {
 			masked, err := d.token()
@@ -107,29 +96,45 @@ func (d *redactor) text(hide bool) (value string, short bool, err error) {
 				return "", false, err
 			}
 			if masked {
-				raw.WriteString(strings.Repeat("*", maxKey+1))
+				name.long = true
 				continue
 			}
-		}
-		if raw.Len() <= maxKey {
-			raw.WriteByte(b)
 		}
 		if err := d.out.WriteByte(b); err != nil {
 			return "", false, err
 		}
-		if b == '\\' {
-			next, err := d.in.ReadByte()
-			if err != nil {
+		switch b {
+		case '"':
+			value, short = name.value()
+			return value, short, nil
+		case '\\':
+			name.add(b)
+			if b, err = d.in.ReadByte(); err != nil {
 				return "", false, cutOff(err)
 			}
-			if raw.Len() <= maxKey {
-				raw.WriteByte(next)
-			}
-			if err := d.out.WriteByte(next); err != nil {
+			if err := d.out.WriteByte(b); err != nil {
 				return "", false, err
 			}
 		}
+		name.add(b)
 	}
+}
+
+// key collects a string as it is written, as long as it can be a key.
+type key struct {
+	raw  []byte
+	long bool
+}
+
+func (k *key) add(b byte) {
+	if k.long = k.long || len(k.raw) == maxKey; !k.long {
+		k.raw = append(k.raw, b)
+	}
+}
+
+func (k *key) value() (value string, ok bool) {
+	ok = !k.long && json.Unmarshal([]byte(`"`+string(k.raw)+`"`), &value) == nil
+	return value, ok
 }
 
 // beginsToken reports whether the string ahead begins like an encrypted value,
@@ -210,8 +215,8 @@ func cutOff(err error) error {
 }
 
 var (
-	looseField = regexp.MustCompile(`(?i)((?:llm_)?api(?:_|\\u005f)key|aws(?:_|\\u005f)(?:access|secret|session)[a-z_]*(?:\\u005f[a-z_]*)*)(\\*["'])?(\s*[:=]\s*)(?:(\\*["'])[^"'\r\n]*|[^\s"',}]+)`) //nolint:gochecknoglobals // compiled once
-	looseToken = regexp.MustCompile(`(?:gAAAA[A-Za-z0-9_-]{20}|\*{10})[A-Za-z0-9_-]*={0,2}`)                                                                                                          //nolint:gochecknoglobals // compiled once
+	looseField = regexp.MustCompile(`(?i)((?:llm_)?api(?:_|\\u005f)key|aws(?:_|\\u005f)(?:access|secret|session)[a-z_]*(?:\\u005f[a-z_]*)*)(\\*["'])?(\s*[:=]\s*)(?:(\\*["'])[^"'\r\n]*|[^\s"',}]+)`)
+	looseToken = regexp.MustCompile(`(?:gAAAA[A-Za-z0-9_-]{20}|\*{10})[A-Za-z0-9_-]*={0,2}`)
 )
 
 const (

@@ -75,7 +75,7 @@ func packFile(ctx context.Context, root *os.Root, archive *zip.Writer, name stri
 	var file *os.File
 	var err error
 	for range 10 {
-		if file, _, err = openFile(root, name); !errors.Is(err, errChanged) {
+		if file, err = openFile(root, name); !errors.Is(err, errChanged) {
 			break
 		}
 	}
@@ -102,9 +102,7 @@ func packFile(ctx context.Context, root *os.Root, archive *zip.Writer, name stri
 	if info.Size() > largeJSON {
 		through, in := io.Pipe()
 		go func() { in.CloseWithError(redactText(in, source)) }()
-		err := redactText(entry, through)
-		through.Close()
-		return err
+		return errors.Join(redactText(entry, through), through.Close())
 	}
 	valid := validJSON(source)
 	if _, err := file.Seek(0, io.SeekStart); err != nil {

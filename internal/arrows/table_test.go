@@ -60,9 +60,10 @@ var layers = []layer{
 	},
 	{"e2e", "internal/e2e", "domain", ""}, // its non-test files; the tests reach everything
 
+	{"backup", "internal/daemon/backup", "domain data-file", "github.com/klauspost/compress golang.org/x/sys"},
 	{
 		"daemon", "internal/daemon",
-		"domain driver portable catalogue provider agentserver in-box exports activities workflows workers config telemetry engine data-file cli",
+		"domain driver portable catalogue provider agentserver in-box exports activities workflows workers config telemetry engine data-file backup cli",
 		"go.temporal.io/sdk go.temporal.io/api github.com/google/uuid github.com/spf13/cobra golang.org/x/sys golang.org/x/term " + zap,
 	},
 

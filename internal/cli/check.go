@@ -13,8 +13,8 @@ import (
 
 	"github.com/spf13/cobra"
 	enumspb "go.temporal.io/api/enums/v1"
-	"go.temporal.io/api/operatorservice/v1"
-	"go.temporal.io/api/workflowservice/v1"
+	operatorservicepb "go.temporal.io/api/operatorservice/v1"
+	workflowservicepb "go.temporal.io/api/workflowservice/v1"
 
 	"github.com/openhands/boxkeeper/box"
 	"github.com/openhands/boxkeeper/exports"
@@ -113,13 +113,13 @@ func (a *Shared) checkTemporal(ctx context.Context, c *cobra.Command, cfg config
 		return
 	}
 	defer s.close()
-	info, err := s.client.WorkflowService().GetSystemInfo(ctx, &workflowservice.GetSystemInfoRequest{})
+	info, err := s.client.WorkflowService().GetSystemInfo(ctx, &workflowservicepb.GetSystemInfoRequest{})
 	if err != nil {
 		out.fail("temporal", s.engineError("ask Temporal for its version", err))
 		return
 	}
 	out.ok("temporal", "%s, server %s", s.address, info.GetServerVersion())
-	namespace, err := s.client.WorkflowService().DescribeNamespace(ctx, &workflowservice.DescribeNamespaceRequest{Namespace: s.namespace})
+	namespace, err := s.client.WorkflowService().DescribeNamespace(ctx, &workflowservicepb.DescribeNamespaceRequest{Namespace: s.namespace})
 	if err != nil {
 		out.fail("namespace", s.engineError("look at namespace "+s.namespace, err))
 		return
@@ -141,7 +141,7 @@ func attributeTypes() map[string]enumspb.IndexedValueType {
 
 func (s *session) checkAttributes(ctx context.Context, out *checks) {
 	const what = "search attributes"
-	there, err := s.client.OperatorService().ListSearchAttributes(ctx, &operatorservice.ListSearchAttributesRequest{Namespace: s.namespace})
+	there, err := s.client.OperatorService().ListSearchAttributes(ctx, &operatorservicepb.ListSearchAttributesRequest{Namespace: s.namespace})
 	if err != nil {
 		out.fail(what, s.engineError("list search attributes", err))
 		return
@@ -217,8 +217,8 @@ func (a *Shared) checkClock(cfg config.Config, out *checks) {
 		out.fail(what, box.Errorf(box.ClassUnknown, "make a file in the export store: %w", err))
 		return
 	}
-	defer os.Remove(f.Name()) //nolint:errcheck // an empty file that no key can name
-	defer f.Close()           //nolint:errcheck // nothing was written
+	defer os.Remove(f.Name())
+	defer f.Close()
 	info, err := f.Stat()
 	if err != nil {
 		out.fail(what, box.Errorf(box.ClassUnknown, "read the time of the export store: %w", err))

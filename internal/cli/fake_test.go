@@ -15,7 +15,7 @@ import (
 	"go.temporal.io/api/serviceerror"
 	taskqueuepb "go.temporal.io/api/taskqueue/v1"
 	workflowpb "go.temporal.io/api/workflow/v1"
-	"go.temporal.io/api/workflowservice/v1"
+	workflowservicepb "go.temporal.io/api/workflowservice/v1"
 	"go.temporal.io/sdk/client"
 	"go.temporal.io/sdk/converter"
 	"go.temporal.io/sdk/temporal"
@@ -47,7 +47,7 @@ type fakeTemporal struct {
 	after func(f *box.Facts)
 	ticks time.Duration // the clock moves with each signal
 	slow  time.Duration // how long a signal takes until it is handled
-	lists []*workflowservice.ListWorkflowExecutionsRequest
+	lists []*workflowservicepb.ListWorkflowExecutionsRequest
 }
 
 func newFake() *fakeTemporal {
@@ -87,19 +87,19 @@ func workspaceOf(id string) string { return strings.TrimPrefix(id, "box/") }
 
 func (f *fakeTemporal) Close() {}
 
-func (f *fakeTemporal) DescribeTaskQueue(context.Context, string, enumspb.TaskQueueType) (*workflowservice.DescribeTaskQueueResponse, error) {
+func (f *fakeTemporal) DescribeTaskQueue(context.Context, string, enumspb.TaskQueueType) (*workflowservicepb.DescribeTaskQueueResponse, error) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	if err := f.fail["describe-queue"]; err != nil {
 		return nil, err
 	}
 	if f.noWorker {
-		return &workflowservice.DescribeTaskQueueResponse{}, nil
+		return &workflowservicepb.DescribeTaskQueueResponse{}, nil
 	}
-	return &workflowservice.DescribeTaskQueueResponse{Pollers: []*taskqueuepb.PollerInfo{{Identity: "w"}}}, nil
+	return &workflowservicepb.DescribeTaskQueueResponse{Pollers: []*taskqueuepb.PollerInfo{{Identity: "w"}}}, nil
 }
 
-func (f *fakeTemporal) DescribeWorkflowExecution(_ context.Context, id, _ string) (*workflowservice.DescribeWorkflowExecutionResponse, error) {
+func (f *fakeTemporal) DescribeWorkflowExecution(_ context.Context, id, _ string) (*workflowservicepb.DescribeWorkflowExecutionResponse, error) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	status, closed := f.closed[workspaceOf(id)]
@@ -109,7 +109,7 @@ func (f *fakeTemporal) DescribeWorkflowExecution(_ context.Context, id, _ string
 		}
 		status = enumspb.WORKFLOW_EXECUTION_STATUS_RUNNING
 	}
-	return &workflowservice.DescribeWorkflowExecutionResponse{WorkflowExecutionInfo: &workflowpb.WorkflowExecutionInfo{
+	return &workflowservicepb.DescribeWorkflowExecutionResponse{WorkflowExecutionInfo: &workflowpb.WorkflowExecutionInfo{
 		Execution: &commonpb.WorkflowExecution{WorkflowId: id, RunId: "run-1"}, Status: status,
 	}}, nil
 }
@@ -316,14 +316,14 @@ func serve(f *box.Facts, name string, arg any) (any, error) {
 	return nil, box.Errorf(box.ClassInternal, "no update %s", name)
 }
 
-func (f *fakeTemporal) ListWorkflow(_ context.Context, r *workflowservice.ListWorkflowExecutionsRequest) (*workflowservice.ListWorkflowExecutionsResponse, error) {
+func (f *fakeTemporal) ListWorkflow(_ context.Context, r *workflowservicepb.ListWorkflowExecutionsRequest) (*workflowservicepb.ListWorkflowExecutionsResponse, error) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	f.lists = append(f.lists, r)
 	if err := f.fail["list"]; err != nil {
 		return nil, err
 	}
-	out := &workflowservice.ListWorkflowExecutionsResponse{}
+	out := &workflowservicepb.ListWorkflowExecutionsResponse{}
 	add := func(workspace string, state box.State, started time.Time) {
 		facts := f.facts[workspace]
 		fields := map[string]*commonpb.Payload{

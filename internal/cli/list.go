@@ -12,7 +12,7 @@ import (
 	commonpb "go.temporal.io/api/common/v1"
 	enumspb "go.temporal.io/api/enums/v1"
 	workflowpb "go.temporal.io/api/workflow/v1"
-	"go.temporal.io/api/workflowservice/v1"
+	workflowservicepb "go.temporal.io/api/workflowservice/v1"
 	"go.temporal.io/sdk/converter"
 
 	"github.com/openhands/boxkeeper/box"
@@ -129,7 +129,7 @@ func (s *session) list(ctx context.Context, query string, limit int) (out []list
 	newest := map[string]listed{}
 	var token []byte
 	for {
-		answer, err := s.client.ListWorkflow(ctx, &workflowservice.ListWorkflowExecutionsRequest{
+		answer, err := s.client.ListWorkflow(ctx, &workflowservicepb.ListWorkflowExecutionsRequest{
 			Namespace: s.namespace, Query: query, PageSize: listPage, NextPageToken: token,
 		})
 		if err != nil {

@@ -3,6 +3,7 @@ package cli
 import (
 	"context"
 	"io"
+	"slices"
 	"strings"
 	"time"
 
@@ -30,8 +31,8 @@ type Env struct {
 
 // lookup finds an environment variable; the last of equal names counts.
 func (e Env) lookup(name string) (string, bool) {
-	for i := len(e.Environ) - 1; i >= 0; i-- {
-		if have, value, ok := strings.Cut(e.Environ[i], "="); ok && have == name {
+	for _, v := range slices.Backward(e.Environ) {
+		if have, value, ok := strings.Cut(v, "="); ok && have == name {
 			return value, true
 		}
 	}

@@ -19,9 +19,9 @@ import (
 	"github.com/stretchr/testify/require"
 	enumspb "go.temporal.io/api/enums/v1"
 	namespacepb "go.temporal.io/api/namespace/v1"
-	"go.temporal.io/api/operatorservice/v1"
+	operatorservicepb "go.temporal.io/api/operatorservice/v1"
 	taskqueuepb "go.temporal.io/api/taskqueue/v1"
-	"go.temporal.io/api/workflowservice/v1"
+	workflowservicepb "go.temporal.io/api/workflowservice/v1"
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/health"
 	healthpb "google.golang.org/grpc/health/grpc_health_v1"
@@ -32,8 +32,8 @@ import (
 
 // server is the least of a Temporal that the SDK's own client and workers need.
 type server struct {
-	workflowservice.UnimplementedWorkflowServiceServer
-	operatorservice.UnimplementedOperatorServiceServer
+	workflowservicepb.UnimplementedWorkflowServiceServer
+	operatorservicepb.UnimplementedOperatorServiceServer
 
 	address    string
 	attributes map[string]enumspb.IndexedValueType
@@ -42,23 +42,23 @@ type server struct {
 	end        context.CancelFunc
 }
 
-func (*server) GetSystemInfo(context.Context, *workflowservice.GetSystemInfoRequest) (*workflowservice.GetSystemInfoResponse, error) {
-	return &workflowservice.GetSystemInfoResponse{ServerVersion: "1.2.3", Capabilities: &workflowservice.GetSystemInfoResponse_Capabilities{}}, nil
+func (*server) GetSystemInfo(context.Context, *workflowservicepb.GetSystemInfoRequest) (*workflowservicepb.GetSystemInfoResponse, error) {
+	return &workflowservicepb.GetSystemInfoResponse{ServerVersion: "1.2.3", Capabilities: &workflowservicepb.GetSystemInfoResponse_Capabilities{}}, nil
 }
 
-func (*server) DescribeNamespace(_ context.Context, r *workflowservice.DescribeNamespaceRequest) (*workflowservice.DescribeNamespaceResponse, error) {
-	return &workflowservice.DescribeNamespaceResponse{
+func (*server) DescribeNamespace(_ context.Context, r *workflowservicepb.DescribeNamespaceRequest) (*workflowservicepb.DescribeNamespaceResponse, error) {
+	return &workflowservicepb.DescribeNamespaceResponse{
 		NamespaceInfo: &namespacepb.NamespaceInfo{Name: r.GetNamespace()},
 		Config:        &namespacepb.NamespaceConfig{WorkflowExecutionRetentionTtl: durationpb.New(90 * 24 * time.Hour)},
 	}, nil
 }
 
-func (s *server) ListSearchAttributes(context.Context, *operatorservice.ListSearchAttributesRequest) (*operatorservice.ListSearchAttributesResponse, error) {
-	return &operatorservice.ListSearchAttributesResponse{CustomAttributes: s.attributes}, nil
+func (s *server) ListSearchAttributes(context.Context, *operatorservicepb.ListSearchAttributesRequest) (*operatorservicepb.ListSearchAttributesResponse, error) {
+	return &operatorservicepb.ListSearchAttributesResponse{CustomAttributes: s.attributes}, nil
 }
 
-func (*server) DescribeTaskQueue(_ context.Context, r *workflowservice.DescribeTaskQueueRequest) (*workflowservice.DescribeTaskQueueResponse, error) {
-	out := &workflowservice.DescribeTaskQueueResponse{}
+func (*server) DescribeTaskQueue(_ context.Context, r *workflowservicepb.DescribeTaskQueueRequest) (*workflowservicepb.DescribeTaskQueueResponse, error) {
+	out := &workflowservicepb.DescribeTaskQueueResponse{}
 	if r.GetTaskQueueType() == enumspb.TASK_QUEUE_TYPE_WORKFLOW {
 		out.Pollers = []*taskqueuepb.PollerInfo{{Identity: "w"}}
 	}
@@ -76,14 +76,14 @@ func (s *server) poll(ctx context.Context, queue string) {
 	}
 }
 
-func (s *server) PollWorkflowTaskQueue(ctx context.Context, r *workflowservice.PollWorkflowTaskQueueRequest) (*workflowservice.PollWorkflowTaskQueueResponse, error) {
+func (s *server) PollWorkflowTaskQueue(ctx context.Context, r *workflowservicepb.PollWorkflowTaskQueueRequest) (*workflowservicepb.PollWorkflowTaskQueueResponse, error) {
 	s.poll(ctx, r.GetTaskQueue().GetName())
-	return &workflowservice.PollWorkflowTaskQueueResponse{}, nil
+	return &workflowservicepb.PollWorkflowTaskQueueResponse{}, nil
 }
 
-func (s *server) PollActivityTaskQueue(ctx context.Context, r *workflowservice.PollActivityTaskQueueRequest) (*workflowservice.PollActivityTaskQueueResponse, error) {
+func (s *server) PollActivityTaskQueue(ctx context.Context, r *workflowservicepb.PollActivityTaskQueueRequest) (*workflowservicepb.PollActivityTaskQueueResponse, error) {
 	s.poll(ctx, r.GetTaskQueue().GetName())
-	return &workflowservice.PollActivityTaskQueueResponse{}, nil
+	return &workflowservicepb.PollActivityTaskQueueResponse{}, nil
 }
 
 func startServer(t *testing.T) *server {
@@ -99,10 +99,10 @@ func startServer(t *testing.T) *server {
 			"BoxSuspendedSince": enumspb.INDEXED_VALUE_TYPE_DATETIME, "BoxEpoch": enumspb.INDEXED_VALUE_TYPE_INT,
 		},
 	}
-	s.stop, s.end = context.WithCancel(context.Background())
+	s.stop, s.end = context.WithCancel(context.Background()) //nolint:forbidigo // ended by the test itself
 	g := grpc.NewServer()
-	workflowservice.RegisterWorkflowServiceServer(g, s)
-	operatorservice.RegisterOperatorServiceServer(g, s)
+	workflowservicepb.RegisterWorkflowServiceServer(g, s)
+	operatorservicepb.RegisterOperatorServiceServer(g, s)
 	alive := health.NewServer()
 	alive.SetServingStatus("temporal.api.workflowservice.v1.WorkflowService", healthpb.HealthCheckResponse_SERVING)
 	healthpb.RegisterHealthServer(g, alive)
@@ -185,7 +185,7 @@ func TestWorkerServesUntilItIsToldToEnd(t *testing.T) {
 	key, err := os.ReadFile(filepath.Join(data, "installation.key"))
 	require.NoError(t, err)
 	assert.NotContains(t, stderr.String(), strings.TrimSpace(string(key)))
-	l, err := net.Listen("tcp", where[1])
+	l, err := net.Listen("tcp", where[1]) //nolint:noctx // closed at once
 	require.NoError(t, err, "the port is free again")
 	require.NoError(t, l.Close())
 }

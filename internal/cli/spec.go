@@ -95,13 +95,13 @@ func (f *specFlags) fromFile(c *cobra.Command, workspace string) (box.Spec, erro
 			return box.Spec{}, box.Invalidf(name, "--spec holds the whole spec; put it there, or leave --spec out")
 		}
 	}
-	in := io.Reader(c.InOrStdin())
+	in := c.InOrStdin()
 	if f.file != "-" {
 		file, err := os.Open(f.file)
 		if err != nil {
 			return box.Spec{}, box.Invalidf("spec", "open the file: %v", err)
 		}
-		defer file.Close() //nolint:errcheck // nothing is written
+		defer file.Close()
 		in = file
 	}
 	data, err := io.ReadAll(io.LimitReader(in, maxSpecBytes+1))

@@ -2,6 +2,7 @@ package cli
 
 import (
 	"context"
+	"slices"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -44,7 +45,7 @@ func (s *session) follow(ctx context.Context, workspace string, every time.Durat
 		cancel()
 		switch class := box.ClassOf(err); {
 		case err != nil && ctx.Err() != nil:
-			return nil // interrupted: that is how a watch ends
+			return nil //nolint:nilerr // interrupted: that is how a watch ends
 		case err != nil && first:
 			return err
 		case class == box.ClassUnavailable || class == box.ClassDeadlineExceeded:
@@ -78,8 +79,8 @@ func (s *session) follow(ctx context.Context, workspace string, every time.Durat
 // since returns the transitions after the one that was seen last; all when it
 // has dropped out of what the workflow remembers.
 func since(all []box.Transition, seen box.Transition) []box.Transition {
-	for i := len(all) - 1; i >= 0; i-- {
-		if all[i].At.Equal(seen.At) && all[i].To == seen.To && all[i].From == seen.From {
+	for i, a := range slices.Backward(all) {
+		if a.At.Equal(seen.At) && a.To == seen.To && a.From == seen.From {
 			return all[i+1:]
 		}
 	}

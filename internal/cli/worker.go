@@ -3,6 +3,8 @@ package cli
 import (
 	"context"
 	"errors"
+	"os"
+	"path/filepath"
 	"strings"
 	"time"
 
@@ -37,10 +39,6 @@ func (a *Shared) workerCommand() *cobra.Command {
 		}
 		if cfg.Providers, err = chosen(cfg.Providers, only); err != nil {
 			return err
-		}
-		if strings.HasPrefix(cfg.Exports, "mem:") {
-			// A box would be deleted on the word of a store that forgets.
-			return box.Invalidf("exports", "mem:// forgets every history when this process ends; name a store that lasts, like file:///var/lib/boxkeeper/exports")
 		}
 		return a.work(c.Context(), c, cfg)
 	}
@@ -78,6 +76,10 @@ type Parts struct {
 // store, the providers, the log and the metrics. On an error nothing is left
 // open.
 func (a *Shared) OpenParts(ctx context.Context, cfg config.Config) (_ *Parts, err error) {
+	if strings.HasPrefix(cfg.Exports, "mem:") {
+		// A box would be deleted on the word of a store that forgets.
+		return nil, box.Invalidf("exports", "mem:// forgets every history when this process ends; name a store that lasts, like file:///var/lib/boxkeeper/exports")
+	}
 	redactor := &telemetry.Redactor{}
 	p := &Parts{}
 	p.Logger, err = telemetry.NewLogger(a.root.ErrOrStderr(), telemetry.LogOptions{Level: cfg.Log.Level, Format: cfg.Log.Format, Redactor: redactor})
@@ -94,7 +96,13 @@ func (a *Shared) OpenParts(ctx context.Context, cfg config.Config) (_ *Parts, er
 		redactor.Add(secret)
 		return secret, err
 	}
-	if p.Store, err = exports.Open(ctx, cfg.Exports); err != nil {
+	// Conversations are spooled while they are checked; the system's own
+	// directory for temporary files may be memory.
+	spool := filepath.Join(cfg.DataDir, "spool")
+	if err := os.MkdirAll(spool, 0o700); err != nil {
+		return nil, box.Errorf(box.ClassFailedPrecondition, "make the spool directory in %s: %w", cfg.DataDir, err)
+	}
+	if p.Store, err = exports.OpenWith(ctx, cfg.Exports, exports.Options{SpoolDir: spool}); err != nil {
 		return nil, err
 	}
 	defer func() {
@@ -181,11 +189,15 @@ func (a *Shared) work(ctx context.Context, c *cobra.Command, cfg config.Config) 
 	}
 	parts.Logger.Info("workers are up", zap.String("temporal", s.address), zap.String("namespace", s.namespace),
 		zap.String("installation", parts.Installation.ID), zap.String("exports", cfg.Exports), zap.Strings("providers", instanceNames(cfg)))
-	<-ctx.Done()
+	var failed error
+	select {
+	case <-ctx.Done():
+	case failed = <-set.Failed():
+	}
 	parts.Logger.Info("stopping; what runs gets 30 seconds")
 	set.Stop()
 	parts.Logger.Info("stopped")
-	return nil
+	return failed
 }
 
 func instanceNames(cfg config.Config) []string {

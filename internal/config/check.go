@@ -14,11 +14,11 @@ import (
 )
 
 var (
-	instanceForm  = regexp.MustCompile(`^[a-z0-9][a-z0-9-]{0,39}$`)                 //nolint:gochecknoglobals // compiled once
-	envNameForm   = regexp.MustCompile(`^[A-Za-z_][A-Za-z0-9_]*$`)                  //nolint:gochecknoglobals // compiled once
-	envAllowForm  = regexp.MustCompile(`^([A-Za-z_][A-Za-z0-9_]*\*?|\*)$`)          //nolint:gochecknoglobals // compiled once
-	credentialRef = regexp.MustCompile(`^[A-Za-z0-9_][A-Za-z0-9._-]{0,127}$`)       //nolint:gochecknoglobals // compiled once
-	hostForm      = regexp.MustCompile(`^([A-Za-z0-9._-]*|[0-9a-fA-F:.]+(%\w+)?)$`) //nolint:gochecknoglobals // compiled once
+	instanceForm  = regexp.MustCompile(`^[a-z0-9][a-z0-9-]{0,39}$`)
+	envNameForm   = regexp.MustCompile(`^[A-Za-z_][A-Za-z0-9_]*$`)
+	envAllowForm  = regexp.MustCompile(`^([A-Za-z_][A-Za-z0-9_]*\*?|\*)$`)
+	credentialRef = regexp.MustCompile(`^[A-Za-z0-9_][A-Za-z0-9._-]{0,127}$`)
+	hostForm      = regexp.MustCompile(`^([A-Za-z0-9._-]*|[0-9a-fA-F:.]+(%\w+)?)$`)
 )
 
 func checkInstance(field, name string) error {

@@ -148,7 +148,7 @@ func TestBadFilesNameTheSetting(t *testing.T) {
 	for name, row := range map[string]struct{ text, field string }{
 		"a key that is not known":            {`lisen = "off"`, "lisen"},
 		"a section that is not known":        {"[logs]\nlevel = \"info\"", "logs"},
-		"a key below a section":              {"[log]\nlevle = \"info\"", "log.levle"},
+		"a key below a section":              {"[log]\nlevel = \"info\"", "log.levle"},
 		"a key of an instance":               {"[providers.local]\nsuspand = \"stop\"", "providers.local.suspand"},
 		"a section below an instance":        {"[providers.local.deep]\nx = \"y\"", "providers.local.deep"},
 		"a value of the wrong type":          {`listen = 9464`, "listen"},

@@ -116,7 +116,7 @@ func writeOnce(dir, name string, data []byte) error {
 	if err != nil {
 		return err
 	}
-	defer os.Remove(tmp.Name()) //nolint:errcheck // what a crash leaves holds no used key
+	defer os.Remove(tmp.Name())
 	if _, err := tmp.Write(data); err != nil {
 		_ = tmp.Close()
 		return err
@@ -139,6 +139,6 @@ func syncDir(dir string) error {
 	if err != nil {
 		return err
 	}
-	defer d.Close() //nolint:errcheck // nothing is written through it
+	defer d.Close()
 	return d.Sync()
 }

@@ -219,12 +219,12 @@ func TestACrashBetweenKeyAndIDIsRepaired(t *testing.T) {
 
 func TestShortAndMissingSecretsAreRefused(t *testing.T) {
 	t.Parallel()
-	c, dir := load(t, map[string]string{"BOXKEEPER_INSTALLATION_SECRET": "env:KEY", "KEY": "too-short"})
-	_, err := c.OpenInstallation()
+	short, _ := load(t, map[string]string{"BOXKEEPER_INSTALLATION_SECRET": "env:KEY", "KEY": "too-short"})
+	_, err := short.OpenInstallation()
 	assertField(t, err, "installation_secret")
 	assert.NotContains(t, err.Error(), "too-short")
 
-	c, dir = load(t, map[string]string{"BOXKEEPER_INSTALLATION_SECRET": "env:KEY"})
+	c, dir := load(t, map[string]string{"BOXKEEPER_INSTALLATION_SECRET": "env:KEY"})
 	_, err = c.OpenInstallation()
 	assert.Equal(t, box.ClassNotFound, box.ClassOf(err), "only the default file is ever made")
 	require.NoFileExists(t, filepath.Join(dir, "installation.key"))

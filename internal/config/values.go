@@ -231,7 +231,7 @@ func readSmall(path string, most int64) ([]byte, error) {
 	if err != nil {
 		return nil, bare(err)
 	}
-	defer f.Close() //nolint:errcheck // nothing is written
+	defer f.Close()
 	info, err := f.Stat()
 	if err != nil {
 		return nil, bare(err)

@@ -54,7 +54,7 @@ a crash. "boxkeeperd demo" shows one box's whole life in about a minute.`,
 	bindEngine(root, &f)
 	root.Flags().BoolVar(&f.noDemo, "no-demo", false, "do not make the demo box")
 	root.Flags().BoolVar(&f.noWorkers, "no-workers", false, "run the engine only; start workers with \"boxkeeper worker\"")
-	root.AddCommand(demoCommand(shared))
+	root.AddCommand(demoCommand(shared), backupCommand(shared), restoreCommand(shared))
 	return root
 }
 
@@ -216,7 +216,13 @@ func serve(c *cobra.Command, shared *cli.Shared, f flags) error {
 		}()
 		defer func() { <-followed }()
 	}
+	var failed <-chan error // of workers that run here
+	if n.set != nil {
+		failed = n.set.Failed()
+	}
 	select {
+	case err := <-failed:
+		return err
 	case <-ctx.Done():
 		_, _ = fmt.Fprintln(out, "boxkeeperd: stopping; boxes stay as they are and the next start carries on")
 		return nil

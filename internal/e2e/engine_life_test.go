@@ -92,7 +92,8 @@ func TestEngineReconcilesAnExistingFile(t *testing.T) {
 		ID: "box/attributed", TaskQueue: engineQueue,
 		TypedSearchAttributes: temporal.NewSearchAttributes(
 			temporal.NewSearchAttributeKeyKeyword("BoxState").ValueSet("running"),
-			temporal.NewSearchAttributeKeyInt64("BoxEpoch").ValueSet(3)),
+			temporal.NewSearchAttributeKeyInt64("BoxEpoch").ValueSet(3),
+		),
 	}, attributed, int64(4))
 	require.NoError(t, err)
 	require.NoError(t, run.Get(t.Context(), nil))

@@ -5,6 +5,7 @@ import (
 	"log/slog"
 	"runtime"
 	"slices"
+	"strings"
 
 	"go.uber.org/zap"
 	"go.uber.org/zap/zapcore"
@@ -72,11 +73,11 @@ func (h slogHandler) add(fields []zapcore.Field, groups []string, a slog.Attr) [
 	if a.Equal(slog.Attr{}) {
 		return fields
 	}
-	name := ""
+	var name strings.Builder
 	for _, g := range groups {
-		name += g + "."
+		name.WriteString(g + ".")
 	}
-	return append(fields, zap.Any(name+a.Key, value.Any()))
+	return append(fields, zap.Any(name.String()+a.Key, value.Any()))
 }
 
 func zapLevel(level slog.Level) zapcore.Level {

@@ -187,7 +187,7 @@ func TestHealthAndReadiness(t *testing.T) {
 	t.Parallel()
 	m, err := telemetry.NewMetrics()
 	require.NoError(t, err)
-	t.Cleanup(func() { _ = m.Close(context.Background()) })
+	t.Cleanup(func() { _ = m.Close(context.Background()) }) //nolint:forbidigo // the test's context has ended by then
 	var mu sync.Mutex
 	fail := errors.New("Temporal does not answer\x1b[2J")
 	s, err := telemetry.Serve(t.Context(), "127.0.0.1:0", func(context.Context) error {
@@ -213,7 +213,7 @@ func TestHealthAndReadiness(t *testing.T) {
 	require.Equal(t, box.ClassInvalid, box.ClassOf(err))
 	assert.Contains(t, err.Error(), s.Address())
 	require.NoError(t, s.Close(t.Context()))
-	l, err := net.Listen("tcp", s.Address())
+	l, err := net.Listen("tcp", s.Address()) //nolint:noctx // closed at once
 	require.NoError(t, err, "the port is free again")
 	require.NoError(t, l.Close())
 }
@@ -230,7 +230,7 @@ func TestCloseCutsAnAnswerThatDoesNotEnd(t *testing.T) {
 	done := make(chan struct{})
 	go func() {
 		defer close(done)
-		req, err := http.NewRequestWithContext(context.Background(), http.MethodGet, "http://"+s.Address()+"/readyz", nil)
+		req, err := http.NewRequestWithContext(context.Background(), http.MethodGet, "http://"+s.Address()+"/readyz", nil) //nolint:forbidigo // must not end with the test
 		if err != nil {
 			return
 		}

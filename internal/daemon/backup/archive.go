@@ -99,7 +99,9 @@ func (a *archive) file(e entry, content io.Reader) error {
 	if err := a.tar.WriteHeader(e.header()); err != nil {
 		return failed(err, "add %q to the backup", e.rel)
 	}
-	sum := sha256.New()
+	sum := &counter{hash: sha256.New(), tell: func(n int64) {
+		a.tell(Progress{Stage: "reading", Entries: a.total.Entries, Bytes: a.total.Bytes + n, Path: e.rel})
+	}}
 	source := readErrors{Reader: reader{a.ctx, io.LimitReader(content, e.size)}}
 	n, err := io.CopyBuffer(plain{io.MultiWriter(a.tar, sum)}, &source, a.buffer)
 	switch {
@@ -113,7 +115,7 @@ func (a *archive) file(e entry, content io.Reader) error {
 		}
 		return errShorter
 	}
-	return a.record(e, hex.EncodeToString(sum.Sum(nil)))
+	return a.record(e, hex.EncodeToString(sum.hash.Sum(nil)))
 }
 
 // readErrors remembers the error of a reader, to tell it from the writer's.

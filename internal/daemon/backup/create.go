@@ -177,14 +177,18 @@ func fill(ctx context.Context, to, engineCopy string, o Options, s *Summary) (er
 	return nil
 }
 
-// counter counts and sums what is written.
+// counter counts and sums what is written, and tells how much that is so far.
 type counter struct {
 	bytes int64
 	hash  hash.Hash
+	tell  func(bytes int64) // may be nil
 }
 
 func (c *counter) Write(p []byte) (int, error) {
 	c.bytes += int64(len(p))
+	if c.tell != nil {
+		c.tell(c.bytes)
+	}
 	return c.hash.Write(p)
 }
 
@@ -192,7 +196,7 @@ func (c *counter) Write(p []byte) (int, error) {
 func (o Options) rules(data string) rules {
 	r := rules{noBoxes: o.NoBoxes}
 	for _, dir := range o.Instances {
-		if rel, ok := belowReal(data, dir); ok {
+		if rel, ok := below(data, resolve(dir)); ok {
 			r.instances = append(r.instances, rel)
 		}
 	}
@@ -200,52 +204,24 @@ func (o Options) rules(data string) rules {
 	found, _ := os.ReadDir(filepath.Join(data, instancesDir)) // unreadable: the walk says so
 	for _, d := range found {
 		rel := instancesDir + "/" + d.Name()
-		if d.IsDir() && !slices.Contains(r.instances, rel) {
+		if _, err := os.Lstat(filepath.Join(data, rel, "control")); err == nil && d.IsDir() && !slices.Contains(r.instances, rel) {
 			r.instances = append(r.instances, rel)
 		}
 	}
 	if o.Exports != "" {
-		r.exports, _ = belowReal(data, o.Exports)
+		r.exports, _ = below(data, resolve(o.Exports))
 	}
 	return r
-}
-
-// belowReal is below for a directory that may be a link or missing.
-func belowReal(data, dir string) (string, bool) {
-	if real, err := filepath.EvalSymlinks(dir); err == nil {
-		dir = real
-	}
-	return below(data, dir)
-}
-
-// Within reports whether a backup of dataDir takes what is at path: it lies
-// below it, follows links nowhere else, and is not left out.
-func Within(dataDir, path string) bool {
-	data, err := filepath.EvalSymlinks(dataDir)
-	if err != nil {
-		data = dataDir
-	}
-	rel, ok := belowReal(data, path)
-	if !ok {
-		// A path below a data directory that is itself behind a link.
-		rel, ok = below(dataDir, path)
-		if _, err := filepath.EvalSymlinks(path); err == nil {
-			ok = false // it is there, and elsewhere
-		}
-	}
-	if !ok {
-		return false
-	}
-	first, _, _ := strings.Cut(rel, "/")
-	_, out := rules{}.leaves(first, fs.ModeDir)
-	return !out
 }
 
 // prove reads a backup back and holds it against what was written.
 func prove(ctx context.Context, file string, tell func(Progress), s Summary) error {
 	read, err := verify(ctx, file, file+".verify", tell)
-	if err != nil {
+	switch {
+	case box.ClassOf(err) == box.ClassInvalid:
 		return box.Errorf(box.ClassInternal, "the backup was read back and is not what was written, so it was removed; look at the disk it is on: %w", err)
+	case err != nil:
+		return err
 	}
 	if read.total.Entries != s.Entries || read.total.Bytes != s.Bytes || read.sum != s.SHA256 {
 		return box.Errorf(box.ClassInternal, "the backup was read back and is not what was written, so it was removed; look at the disk it is on")

@@ -48,7 +48,7 @@ func bare(err error) error {
 	return err
 }
 
-// cause keeps what a context ended with reachable under a name of ours.
+// ended returns why a context ended, nil while it has not.
 func ended(ctx context.Context, doing string) error {
 	if ctx.Err() == nil {
 		return nil
@@ -85,4 +85,18 @@ func (r faults) Read(p []byte) (int, error) {
 		err = fault{err}
 	}
 	return n, err
+}
+
+// sizeText writes bytes for people.
+func sizeText(n int64) string {
+	const step = 1024
+	if n < step {
+		return fmt.Sprintf("%d B", n)
+	}
+	value, units, i := float64(n)/step, "KMGTPE", 0
+	for value >= step && i < len(units)-1 {
+		value /= step
+		i++
+	}
+	return fmt.Sprintf("%.1f %ciB", value, units[i])
 }

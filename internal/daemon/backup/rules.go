@@ -43,7 +43,7 @@ func (r rules) leaves(rel string, mode fs.FileMode) (why string, out bool) {
 		return leftDemo, true
 	case rel == "lost+found":
 		return leftNowhere, true // the file system's own, and unreadable
-	case dir == "" && strings.HasPrefix(base, ".installation."):
+	case dir == "" && (strings.HasPrefix(base, ".installation.") || strings.HasPrefix(base, stagePattern)):
 		return leftLive, true
 	case dir == engineDir+"/" && strings.HasPrefix(base, path.Base(dataFile)):
 		return leftNowhere, true
@@ -53,7 +53,7 @@ func (r rules) leaves(rel string, mode fs.FileMode) (why string, out bool) {
 		return leftLive, true
 	}
 	for _, instance := range r.instances {
-		if below, ok := strings.CutPrefix(rel, instance+"/"); ok {
+		if below, ok := strings.CutPrefix(rel, prefix(instance)); ok {
 			if why, out := r.leavesOfInstance(below); out {
 				return why, true
 			}
@@ -67,10 +67,9 @@ func (r rules) leavesOfInstance(rel string) (why string, out bool) {
 	part := strings.Split(rel, "/")
 	base := part[len(part)-1]
 	switch {
-	case rel == "trash":
+	case len(part) == 2 && part[0] == "trash":
 		return leftTrash, true
-	case len(part) == 1 && strings.HasPrefix(base, ".new-"),
-		len(part) == 2 && part[0] != "trash" && strings.HasPrefix(base, ".new-"),
+	case strings.HasPrefix(base, ".new-") && (len(part) == 1 || len(part) == 2 && (part[0] == "control" || part[0] == "boxes")),
 		len(part) == 2 && part[0] == "control" && strings.HasSuffix(base, ".lock"),
 		len(part) == 4 && part[0] == "boxes" && part[2] == "run" && (base == "address" || base == "boxd.lock"):
 		return leftLive, true
@@ -85,7 +84,7 @@ func (r rules) leavesOfInstance(rel string) (why string, out bool) {
 // inBox reports whether rel is the directory of a box or below it.
 func (r rules) inBox(rel string) bool {
 	for _, instance := range r.instances {
-		if below, ok := strings.CutPrefix(rel, instance+"/boxes/"); ok && below != "" {
+		if below, ok := strings.CutPrefix(rel, prefix(instance)+"boxes/"); ok && below != "" {
 			return true
 		}
 	}
@@ -97,7 +96,7 @@ func (r rules) inBox(rel string) bool {
 // box that is created meanwhile has no record of a directory that is missing.
 func (r rules) order(rel string, names []string) {
 	last := ""
-	if slices.Contains(r.instances, rel) {
+	if slices.Contains(r.instances, path.Clean(rel)) {
 		last = "boxes"
 	}
 	rank := func(name string) int {
@@ -117,11 +116,48 @@ func (r rules) order(rel string, names []string) {
 	})
 }
 
-// below returns dir relative to root, with slashes; "" and false when it is
-// not below it. Both are without links.
+// resolve returns path without links, as far as it is there.
+func resolve(path string) string {
+	if abs, err := filepath.Abs(path); err == nil {
+		path = abs
+	}
+	missing := ""
+	for at := path; ; at = filepath.Dir(at) {
+		if real, err := filepath.EvalSymlinks(at); err == nil {
+			return filepath.Join(real, missing)
+		}
+		if at == filepath.Dir(at) {
+			return path
+		}
+		missing = filepath.Join(filepath.Base(at), missing)
+	}
+}
+
+// Within reports whether a backup of dataDir takes what is at path: it lies
+// below it, is behind no link that leads out, and is not left out.
+func Within(dataDir, path string) bool {
+	rel, ok := below(resolve(dataDir), resolve(path))
+	if !ok {
+		return false
+	}
+	top, _, _ := strings.Cut(rel, "/")
+	_, out := rules{}.leaves(top, fs.ModeDir)
+	return !out
+}
+
+// prefix returns what the paths below dir begin with.
+func prefix(dir string) string {
+	if dir == "." {
+		return ""
+	}
+	return dir + "/"
+}
+
+// below returns dir relative to root, with slashes, "." for root itself; false
+// when it is not below it. Both are without links.
 func below(root, dir string) (string, bool) {
 	rel, err := filepath.Rel(root, dir)
-	if err != nil || rel == "." || !filepath.IsLocal(rel) {
+	if err != nil || !filepath.IsLocal(rel) {
 		return "", false
 	}
 	return filepath.ToSlash(rel), true

@@ -8,7 +8,6 @@ import (
 	"io/fs"
 	"os"
 	"path"
-	"slices"
 	"syscall"
 	"time"
 
@@ -40,6 +39,7 @@ type walker struct {
 	left    map[string]int
 	changed []string
 	changes int
+	noticed string // the last of them
 }
 
 // whole writes the data directory.
@@ -74,7 +74,7 @@ func (w *walker) directory(dir *os.Root, rel string, info fs.FileInfo, depth int
 		}
 	}
 	names, err := names(dir)
-	if err != nil {
+	if err != nil && !errors.Is(err, fs.ErrNotExist) { // deleted meanwhile, it is empty
 		return w.unreadable(err, rel)
 	}
 	w.rules.order(rel, names)
@@ -98,8 +98,19 @@ func names(dir *os.Root) ([]string, error) {
 	return opened.Readdirnames(-1)
 }
 
-// child writes one entry of a directory. What is gone by now, was deleted.
+// child writes one entry of a directory, whatever it is by now.
 func (w *walker) child(dir *os.Root, name, rel string, parent fs.FileInfo, depth int) error {
+	for range 3 {
+		if err := w.once(dir, name, rel, parent, depth); !errors.Is(err, errExchanged) {
+			return err
+		}
+	}
+	return box.Errorf(box.ClassConflict, "%q was exchanged again and again while it was read; suspend its box first, or leave the boxes out with --no-boxes", rel)
+}
+
+// once is child, as long as nobody exchanges the entry. What is gone by now,
+// was deleted.
+func (w *walker) once(dir *os.Root, name, rel string, parent fs.FileInfo, depth int) error {
 	info, err := dir.Lstat(name)
 	if errors.Is(err, fs.ErrNotExist) {
 		return nil
@@ -125,6 +136,9 @@ func (w *walker) child(dir *os.Root, name, rel string, parent fs.FileInfo, depth
 	if errors.Is(err, fs.ErrNotExist) {
 		return nil
 	}
+	if errors.Is(err, syscall.ENOTDIR) || errors.Is(err, syscall.ELOOP) {
+		return errExchanged
+	}
 	if err != nil {
 		return w.unreadable(err, rel)
 	}
@@ -134,7 +148,7 @@ func (w *walker) child(dir *os.Root, name, rel string, parent fs.FileInfo, depth
 		return w.unreadable(err, rel)
 	}
 	if !os.SameFile(info, opened) {
-		return exchanged(rel)
+		return errExchanged
 	}
 	return w.directory(below, rel, opened, depth+1)
 }
@@ -153,14 +167,17 @@ func (w *walker) unreadable(err error, rel string) error {
 	return failed(err, "read %q", rel)
 }
 
-func exchanged(rel string) error {
-	return box.Errorf(box.ClassConflict, "%q was exchanged for something else while it was read; suspend its box first, or leave the boxes out with --no-boxes", rel)
-}
+// errExchanged says that another entry took the name between two calls. Nothing
+// was written for it.
+var errExchanged = errors.New("it was exchanged for something else") //nolint:gochecknoglobals // a sentinel
 
 func (w *walker) symlink(dir *os.Root, name, rel string, info fs.FileInfo) error {
 	target, err := dir.Readlink(name)
 	if errors.Is(err, fs.ErrNotExist) {
 		return nil
+	}
+	if errors.Is(err, syscall.EINVAL) {
+		return errExchanged
 	}
 	if err != nil {
 		return w.unreadable(err, rel)
@@ -182,7 +199,7 @@ func (w *walker) file(dir *os.Root, name, rel string, seen fs.FileInfo) error {
 		return nil
 	}
 	if errors.Is(err, syscall.ELOOP) || errors.Is(err, syscall.ENXIO) {
-		return exchanged(rel)
+		return errExchanged
 	}
 	if err != nil {
 		return w.unreadable(err, rel)
@@ -193,7 +210,7 @@ func (w *walker) file(dir *os.Root, name, rel string, seen fs.FileInfo) error {
 		return w.unreadable(err, rel)
 	}
 	if !info.Mode().IsRegular() {
-		return exchanged(rel)
+		return errExchanged
 	}
 	if !os.SameFile(seen, info) {
 		w.notice(rel) // replaced as a whole, as careful writers do: the new one is as good
@@ -255,9 +272,10 @@ func (w *walker) content(e entry, file *os.File) (entry, error) {
 
 // notice counts a file that was written to while it was read.
 func (w *walker) notice(rel string) {
-	if slices.Contains(w.changed, rel) {
+	if rel == w.noticed {
 		return
 	}
+	w.noticed = rel
 	w.changes++
 	if len(w.changed) < changedNamed {
 		w.changed = append(w.changed, rel)
