@@ -62,6 +62,8 @@ type CreateInput struct {
 	Spec  box.Spec `json:"spec"`
 	Epoch int      `json:"epoch"`
 	Step  string   `json:"step"`
+	// WorkflowID is the id of the workflow that asks.
+	WorkflowID string `json:"workflow_id"`
 }
 
 // ResumeInput is what Resume needs: the references to what its processes need.

@@ -23,6 +23,10 @@ type created struct {
 // called, and idempotent by the box's name.
 func (b *Boxes) Create(ctx context.Context, in CreateInput) (box.Outcome, error) {
 	return b.run(ctx, box.StepCreate, func(ctx context.Context) (box.Outcome, error) {
+		// A workspace has one owner: the workflow of its own id.
+		if in.WorkflowID != box.WorkflowID(in.Spec.Workspace) {
+			return box.Outcome{}, box.Invalidf("workspace", "the workflow id must be %q, it is %q", box.WorkflowID(in.Spec.Workspace), in.WorkflowID)
+		}
 		row := b.Provider.Capabilities()
 		if _, err := box.Plan(in.Spec.Policy, row); err != nil {
 			return box.Outcome{}, err
@@ -122,8 +126,9 @@ func (b *Boxes) Resume(ctx context.Context, in ResumeInput) (box.Outcome, error)
 	})
 }
 
-// VerifyExport reads an export back from the store, every byte. What does not
-// match is an answer, not an error: only a store that cannot be read is one.
+// VerifyExport reads an export back from the store, every byte, and looks once
+// more into a box that is awake. What does not match is an answer, not an error:
+// only a store or a box that cannot be read is one.
 func (b *Boxes) VerifyExport(ctx context.Context, in DeleteInput) (box.Outcome, error) {
 	return b.run(ctx, box.StepVerifyExport, func(ctx context.Context) (box.Outcome, error) {
 		problem, err := b.verify(ctx, in)
@@ -135,11 +140,49 @@ func (b *Boxes) verify(ctx context.Context, in DeleteInput) (problem string, err
 	_, err = b.Store.Verify(ctx, in.Workspace, in.Receipt)
 	switch box.ClassOf(err) { //nolint:exhaustive // the rest is for trying again
 	case "":
-		return "", nil
+		return b.changed(ctx, in)
 	case box.ClassNotFound, box.ClassUnknown, box.ClassFailedPrecondition, box.ClassInvalid:
 		return err.Error(), nil
 	}
 	return "", err
+}
+
+// changed says that a box which is awake holds other history than its export:
+// the drain that came before the export ends by itself, and reading the export
+// back may take longer than that. It closes the door again, so that nothing
+// gets in before the destruction.
+func (b *Boxes) changed(ctx context.Context, in DeleteInput) (problem string, err error) {
+	if in.Ref.IsZero() {
+		return "", nil
+	}
+	seen, err := b.Provider.Observe(ctx, in.Ref)
+	if err != nil || seen.Phase != box.PhaseRunning {
+		return "", err
+	}
+	client, err := b.dial(ctx, in.Ref)
+	if err != nil {
+		return "", err
+	}
+	defer client.Close()
+	if err := drain(ctx, client); err != nil {
+		return "", err
+	}
+	use, err := client.Use(ctx)
+	if err != nil {
+		return "", err
+	}
+	digest := use.Digest
+	if digest == "" { // a server without boxd tells it only conversation by conversation
+		marks, err := source{client}.Conversations(ctx)
+		if err != nil {
+			return "", err
+		}
+		digest = box.HistoryDigest(marks)
+	}
+	if !in.Receipt.Covers(in.Ref.Epoch, digest) {
+		return "the box was used after the export was taken", nil
+	}
+	return "", nil
 }
 
 // tombstone is the ledger's last word on a workspace.
@@ -193,22 +236,36 @@ func (b *Boxes) Delete(ctx context.Context, in DeleteInput) (box.Outcome, error)
 			gone = seen
 		}
 		last.Evidence = gone.Evidence
+		in.Step = fmt.Sprintf("e%d", in.Epoch) // one tombstone, whichever attempt writes it
 		return box.Outcome{Observation: gone}, b.record(ctx, in.Target, exports.KindDeleted, last)
 	})
 }
+
+// lookAgain is how long after a first list a second one must agree that there
+// is no box: lists lag behind creates.
+const lookAgain = 10 * time.Second
 
 // find looks up a box whose create never answered: it may exist all the same.
 func (b *Boxes) find(ctx context.Context, in DeleteInput) (box.Ref, error) {
 	if b.Provider.Capabilities().List != box.Yes {
 		return box.Ref{}, box.Errorf(box.ClassUnsupported, "the provider cannot list, so nothing shows whether a box of workspace %s exists; look there and adopt or delete it by hand", in.Workspace)
 	}
-	listed, err := b.Provider.List(ctx)
-	if err != nil {
-		return box.Ref{}, fmt.Errorf("look for a box that was never confirmed: %w", err)
-	}
-	for _, one := range listed {
-		if one.Identity.Workspace == in.Workspace && one.Identity.Epoch == in.Epoch {
-			return one.Observation.Ref, nil
+	for look := range 2 {
+		if look > 0 {
+			select {
+			case <-ctx.Done():
+				return box.Ref{}, box.Errorf(box.ClassCanceled, "look for a box that was never confirmed: %w", ctx.Err())
+			case <-time.After(lookAgain):
+			}
+		}
+		listed, err := b.Provider.List(ctx)
+		if err != nil {
+			return box.Ref{}, fmt.Errorf("look for a box that was never confirmed: %w", err)
+		}
+		for _, one := range listed {
+			if one.Identity.Workspace == in.Workspace && one.Identity.Epoch == in.Epoch {
+				return one.Observation.Ref, nil
+			}
 		}
 	}
 	return box.Ref{}, nil

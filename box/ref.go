@@ -89,5 +89,8 @@ func (s Secret) GoString() string { return s.String() }
 // MarshalText returns a mask, so that no encoder can leak the value.
 func (s Secret) MarshalText() ([]byte, error) { return []byte(s.String()), nil }
 
+// MarshalBinary returns a mask, for the encoders that ask for this form.
+func (s Secret) MarshalBinary() ([]byte, error) { return s.MarshalText() }
+
 // Reveal returns the value.
 func (s Secret) Reveal() string { return string(s) }

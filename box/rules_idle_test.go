@@ -342,7 +342,7 @@ func TestIdleTailOfTwoHundredSessions(t *testing.T) {
 		w.connect("tab")
 		w.settle()
 		w.state(box.StateRunning)
-		for range 1 + dice.IntN(20) {
+		for range 1 + dice.IntN(3) {
 			w.pass(time.Duration(dice.Int64N(int64(2 * time.Minute))))
 			w.connect("tab")
 			w.events++

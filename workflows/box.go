@@ -45,9 +45,6 @@ func newLoop(ctx workflow.Context, in box.Input) (*loop, error) {
 		if err := in.Spec.Validate(); err != nil {
 			return nil, refusal(err)
 		}
-		if workflow.GetInfo(ctx).WorkflowExecution.ID != box.WorkflowID(in.Spec.Workspace) {
-			return nil, refusal(box.Invalidf("workspace", "the workflow id must be %q", box.WorkflowID(in.Spec.Workspace)))
-		}
 		facts := box.NewFacts(in.Spec, in.Capabilities, workflow.Now(ctx))
 		w.facts = &facts
 	}

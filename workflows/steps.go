@@ -64,7 +64,9 @@ func (w *loop) start(ctx workflow.Context, step box.Step) workflow.Future {
 	var a *activities.Boxes
 	switch step.Kind {
 	case box.StepCreate:
-		return call(ctx, a.Create, activities.CreateInput{Spec: f.Spec, Epoch: f.Epoch, Step: f.StepID()})
+		return call(ctx, a.Create, activities.CreateInput{
+			Spec: f.Spec, Epoch: f.Epoch, Step: f.StepID(), WorkflowID: workflow.GetInfo(w.ctx).WorkflowExecution.ID,
+		})
 	case box.StepAwaitReady:
 		return call(ctx, a.AwaitReady, target)
 	case box.StepScan:

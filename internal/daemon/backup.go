@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"io"
 	"net/url"
+	"strconv"
 	"strings"
 	"time"
 
@@ -150,7 +151,7 @@ func outside(cfg config.Config) []string {
 func afterBackup(s backup.Summary) []string {
 	next := []string{"The file holds the installation key and histories: keep it as safe as the data directory itself, and not on the same disk."}
 	if s.Changed > 0 {
-		next = append(next, fmt.Sprintf("%d files were written to while they were read, such as %q: suspend their boxes first for exact copies.", s.Changed, s.ChangedFirst))
+		next = append(next, fmt.Sprintf("Files that were written to while they were read: %d, such as %q. Suspend their boxes first for exact copies.", s.Changed, s.ChangedFirst))
 	}
 	if len(s.Outside) > 0 {
 		next = append(next, "Back up what is not in it as well: "+strings.Join(s.Outside, "; ")+".")
@@ -213,7 +214,7 @@ func answer(c *cobra.Command, did string, began time.Time, r backupResult) error
 }
 
 // progressEvery is how often a long backup or restore says where it is.
-const progressEvery = 2 * time.Second
+const progressEvery = 5 * time.Second
 
 // progressLines writes a line about what takes long, none about what does not.
 func progressLines(out io.Writer, command string) func(backup.Progress) {
@@ -223,6 +224,6 @@ func progressLines(out io.Writer, command string) func(backup.Progress) {
 			return
 		}
 		last = time.Now()
-		_, _ = fmt.Fprintf(out, "%s: %s, %d entries, %s so far; at %q\n", command, p.Stage, p.Entries, size(p.Bytes), p.Path)
+		_, _ = fmt.Fprintf(out, "%s: %s: %d entries, %s so far, at %s\n", command, p.Stage, p.Entries, size(p.Bytes), strings.Trim(strconv.Quote(p.Path), `"`))
 	}
 }

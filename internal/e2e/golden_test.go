@@ -38,14 +38,14 @@ func golden(t *testing.T, address, ws, name string) {
 		require.NoError(t, err)
 		history.Events = append(history.Events, event)
 	}
+	data, err := protojson.Marshal(&history) // before the replay, which writes into the events it is given
+	require.NoError(t, err)
 	r := worker.NewWorkflowReplayer()
 	workers.Register(r)
 	require.NoError(t, r.ReplayWorkflowHistory(nil, &history), "%s does not replay", name)
 	if !*update {
 		return
 	}
-	data, err := protojson.Marshal(&history)
-	require.NoError(t, err)
 	data = scrub(data)
 	path := filepath.Join("..", "..", "workflows", "testdata", "histories", name+".json")
 	require.NoError(t, os.MkdirAll(filepath.Dir(path), 0o755))

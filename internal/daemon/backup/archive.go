@@ -90,7 +90,7 @@ func (a *archive) record(e entry, sum string) error {
 }
 
 // errShorter says that a file had less to read than it had at first.
-var errShorter = errors.New("it got shorter while it was read") //nolint:gochecknoglobals // a sentinel
+var errShorter = errors.New("it got shorter while it was read")
 
 // file writes a file of e.size bytes; what content has beyond is left. On
 // errShorter the entry is filled up, and nothing is recorded: write the file

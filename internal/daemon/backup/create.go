@@ -13,6 +13,7 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
+	"syscall"
 	"time"
 
 	"github.com/openhands/boxkeeper/box"
@@ -62,6 +63,9 @@ func Create(ctx context.Context, file string, o Options) (_ Summary, err error) 
 		return Summary{}, err
 	}
 	work, err := os.MkdirTemp(filepath.Dir(dest), ".boxkeeper-backup-*") // for its owner only
+	if errors.Is(err, fs.ErrPermission) || errors.Is(err, syscall.EROFS) {
+		return Summary{}, box.Invalidf("file", "nothing may be written in %s: name a file elsewhere, or change its permissions", filepath.Dir(dest))
+	}
 	if err != nil {
 		return Summary{}, failed(err, "make a directory for the unfinished backup in %s", filepath.Dir(dest))
 	}
@@ -117,7 +121,7 @@ func destination(file, data string) (string, error) {
 		return "", taken(dest)
 	}
 	dir, err := filepath.EvalSymlinks(filepath.Dir(dest))
-	if err != nil {
+	if info, at := os.Stat(filepath.Dir(dest)); err != nil || at != nil || !info.IsDir() {
 		return "", box.Invalidf("file", "there is no directory %s: make it first, or name another file", filepath.Dir(dest))
 	}
 	if strings.HasSuffix(file, string(filepath.Separator)) {

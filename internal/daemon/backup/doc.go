@@ -26,9 +26,7 @@
 // knows the second one only.
 package backup
 
-import (
-	"time"
-)
+import "time"
 
 const (
 	formatName    = "boxkeeper-backup"

@@ -167,7 +167,7 @@ func unixMode(m fs.FileMode) int64 {
 }
 
 func fileMode(bits int64) fs.FileMode {
-	m := fs.FileMode(bits & 0o777) //nolint:gosec // nine bits
+	m := fs.FileMode(bits & 0o777)
 	if bits&setuid != 0 {
 		m |= fs.ModeSetuid
 	}

@@ -3,6 +3,7 @@ package backup
 import (
 	"io"
 	"os"
+	"path/filepath"
 	"syscall"
 
 	"github.com/openhands/boxkeeper/box"
@@ -16,6 +17,7 @@ type extract struct {
 	owners bool   // give files to their owners, as root may
 	stack  []level
 	linked map[string]bool // files that hard links may name
+	keeper entry           // the engine's directory, for the owner of what is in it
 }
 
 // level is a directory that was entered.
@@ -50,6 +52,28 @@ func (x *extract) enter(e entry) error {
 		return x.failed(err, e)
 	}
 	x.stack = append(x.stack, level{root, e})
+	if e.rel == engineDir {
+		x.keeper = e
+	}
+	return nil
+}
+
+// handOver gives what was made for the engine to the owner of its directory,
+// who may be another than the one who restores.
+func (x *extract) handOver() error {
+	if !x.owners {
+		return nil
+	}
+	dir := filepath.Join(x.top, engineDir)
+	made, err := os.ReadDir(dir)
+	if err != nil {
+		return x.failed(err, x.keeper)
+	}
+	for _, m := range made {
+		if err := os.Lchown(filepath.Join(dir, m.Name()), x.keeper.uid, x.keeper.gid); err != nil {
+			return x.failed(err, x.keeper)
+		}
+	}
 	return nil
 }
 

@@ -24,9 +24,9 @@ import (
 const maxWindow = 64 << 20
 
 var (
-	errNotOurs = errors.New("it is not a backup as boxkeeperd writes them") //nolint:gochecknoglobals // a sentinel
-	errCutOff  = errors.New("it is cut off")                                //nolint:gochecknoglobals // a sentinel
-	errDamaged = errors.New("it is damaged")                                //nolint:gochecknoglobals // a sentinel
+	errNotOurs = errors.New("it is not a backup as boxkeeperd writes them")
+	errCutOff  = errors.New("it is cut off")
+	errDamaged = errors.New("it is damaged")
 )
 
 // visitor is told what is in an archive, in order. Names are checked: each

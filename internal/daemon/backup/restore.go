@@ -151,7 +151,7 @@ func unpack(ctx context.Context, file, stage string, t Target) (contents, error)
 	if err != nil {
 		return contents{}, err
 	}
-	if err := roomFor(stage, read.need); err != nil {
+	if err := roomFor(filepath.Dir(stage), read.need); err != nil {
 		return contents{}, err
 	}
 	data, engine := filepath.Join(stage, "data"), filepath.Join(stage, "temporal.db")
@@ -169,6 +169,9 @@ func unpack(ctx context.Context, file, stage string, t Target) (contents, error)
 	}
 	t.Progress(Progress{Stage: "checking the engine's data file", Entries: again.total.Entries, Bytes: again.total.Bytes})
 	if err := t.PutDataFile(ctx, engine, data); err != nil {
+		return contents{}, err
+	}
+	if err := x.handOver(); err != nil {
 		return contents{}, err
 	}
 	dir, err := os.Open(stage)
@@ -218,9 +221,15 @@ func appeared(err error, target string) error {
 	return err
 }
 
-// moveInto moves what is in a data directory into an empty one. The engine goes
-// first, with a mark that keeps it from starting until all is there.
-func moveInto(data, target, file string) (err error) {
+// moveInto moves what is in a data directory into an empty one.
+func moveInto(data, target, file string) error {
+	return moveAll(data, target, file, func(string) {})
+}
+
+// moveAll is moveInto, and calls moved after each move. The engine goes first,
+// with a mark that keeps it from starting until all is there, so that a crash
+// in between cannot pass for a new installation.
+func moveAll(data, target, file string, moved func(name string)) (err error) {
 	mark := filepath.Join(data, restoringFile)
 	if err := os.WriteFile(mark, []byte(file+"\n"), 0o600); err != nil {
 		return failed(err, "mark the restore")
@@ -233,10 +242,10 @@ func moveInto(data, target, file string) (err error) {
 		return failed(err, "list the restored files")
 	}
 	slices.SortStableFunc(entries, func(a, b fs.DirEntry) int { return rankOf(a) - rankOf(b) })
-	var moved []string
+	var there []string
 	defer func() {
 		if err != nil {
-			for _, name := range slices.Backward(moved) {
+			for _, name := range slices.Backward(there) {
 				err = errors.Join(err, failed(move(target, data, name), "take %q back", name))
 			}
 		}
@@ -245,15 +254,16 @@ func moveInto(data, target, file string) (err error) {
 		if err := move(data, target, e.Name()); err != nil {
 			return failed(appeared(err, filepath.Join(target, e.Name())), "put %q in place", e.Name())
 		}
-		moved = append(moved, e.Name())
-	}
-	if err := syncDir(target); err != nil {
-		return err
+		there = append(there, e.Name())
+		if err := syncDir(target); err != nil {
+			return err
+		}
+		moved(e.Name())
 	}
 	if err := os.Remove(filepath.Join(target, restoringFile)); err != nil {
 		return failed(err, "end the restore")
 	}
-	moved = nil // it counts from here on
+	there = nil // it counts from here on
 	return syncDir(filepath.Join(target, engineDir))
 }
 

@@ -116,27 +116,27 @@ func (r rules) order(rel string, names []string) {
 	})
 }
 
-// resolve returns path without links, as far as it is there.
-func resolve(path string) string {
-	if abs, err := filepath.Abs(path); err == nil {
-		path = abs
+// resolve returns a path without links, as far as it is there.
+func resolve(name string) string {
+	if abs, err := filepath.Abs(name); err == nil {
+		name = abs
 	}
 	missing := ""
-	for at := path; ; at = filepath.Dir(at) {
+	for at := name; ; at = filepath.Dir(at) {
 		if real, err := filepath.EvalSymlinks(at); err == nil {
 			return filepath.Join(real, missing)
 		}
 		if at == filepath.Dir(at) {
-			return path
+			return name
 		}
 		missing = filepath.Join(filepath.Base(at), missing)
 	}
 }
 
-// Within reports whether a backup of dataDir takes what is at path: it lies
+// Within reports whether a backup of dataDir takes what is at name: it lies
 // below it, is behind no link that leads out, and is not left out.
-func Within(dataDir, path string) bool {
-	rel, ok := below(resolve(dataDir), resolve(path))
+func Within(dataDir, name string) bool {
+	rel, ok := below(resolve(dataDir), resolve(name))
 	if !ok {
 		return false
 	}

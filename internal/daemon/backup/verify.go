@@ -25,8 +25,11 @@ func (m *measure) leave() error         { return nil }
 func (m *measure) symlink(entry) error  { m.need += perEntry; return nil }
 func (m *measure) hardlink(entry) error { m.need += perEntry; return nil }
 
-func (m *measure) file(_ entry, content io.Reader, _ bool) error {
+func (m *measure) file(e entry, content io.Reader, _ bool) error {
 	m.need += perEntry
+	if e.rel == dataFile {
+		m.need += e.size // the engine makes a copy of it
+	}
 	return blocks(content, func(data []byte) error { m.need += int64(len(data)); return nil }, func(int64) error { return nil })
 }
 

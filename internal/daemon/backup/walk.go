@@ -169,7 +169,7 @@ func (w *walker) unreadable(err error, rel string) error {
 
 // errExchanged says that another entry took the name between two calls. Nothing
 // was written for it.
-var errExchanged = errors.New("it was exchanged for something else") //nolint:gochecknoglobals // a sentinel
+var errExchanged = errors.New("it was exchanged for something else")
 
 func (w *walker) symlink(dir *os.Root, name, rel string, info fs.FileInfo) error {
 	target, err := dir.Readlink(name)

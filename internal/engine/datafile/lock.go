@@ -51,6 +51,9 @@ func Acquire(dataDir string) (*Lock, error) {
 // two processes each hold a lock, one of them on a removed file.
 func (l *Lock) Release() {
 	_ = l.file.Truncate(0)
+	// Closing alone is not enough: a child that is being started holds a copy of
+	// the descriptor until its program runs.
+	_ = unix.Flock(int(l.file.Fd()), unix.LOCK_UN)
 	_ = l.file.Close()
 }
 
