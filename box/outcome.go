@@ -238,10 +238,7 @@ func (f *Facts) applyResumed(step Step, out Outcome, now time.Time) {
 func (f *Facts) applyQuiet(out Outcome, now time.Time) {
 	f.scanned(out.Use, now)
 	s := f.Sequence
-	if out.Busy != "" && s.Purpose != PurposeIdle {
-		return // asked for while it was idle's; the door is open again, so it is closed once more
-	}
-	if out.Busy != "" {
+	if out.Busy != "" { // whatever is wanted by now: the door is open again
 		if out.Use != nil {
 			f.LastUse = latest(f.LastUse, now.Add(-out.Use.IdleFor))
 			if out.Use.Running > 0 || out.Use.InFlight > 0 {

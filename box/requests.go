@@ -207,7 +207,7 @@ func (f *Facts) Suspend(r Request, now time.Time) ActionAnswer {
 	if f.seenBefore(r.ID) {
 		return f.answer("asked for already")
 	}
-	// the later of two wishes counts
+	f.ResumeWanted = nil // the later of two wishes counts
 	switch f.State {
 	case StateSuspended, StateAwaitingConfirm, StateUndoWindow, StateDeleteBlocked, StateExporting:
 		return f.answer("it is suspended already")

@@ -88,6 +88,39 @@ func TestRule14OrderOfASuspend(t *testing.T) {
 	}
 }
 
+// A look that nobody had, or that told nothing, makes no old export cover the
+// box: a deletion wakes it first.
+func TestAnExportInDoubt(t *testing.T) {
+	t.Parallel()
+	for name, wear := range map[string]func(*world){
+		"the agent-server is silent":            func(w *world) { w.deaf = true },
+		"it ends by itself":                     func(w *world) { w.phase = box.PhaseFailed; w.facts.Observe(box.ObservedSignal{Observation: w.seen()}) },
+		"it tells no history and exports fail":  func(w *world) { w.plain = true; w.fail[box.StepExport] = box.ClassUnavailable },
+		"it tells no history and exports do it": func(w *world) { w.plain = true },
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			w := awake(t)
+			w.facts.Queue(box.Ask{Kind: box.AskScan, ID: "look"}) // the newest look and export are of before the last work
+			w.facts.Queue(box.Ask{Kind: box.AskExport, ID: "x"})
+			w.settle()
+			w.work(false)
+			wear(w)
+			w.pass(2 * idle)
+			w.state(box.StateSuspended)
+			if covers := w.facts.StatusAt(w.now).ExportCovers; covers != w.stored[w.digest()] {
+				t.Errorf("covered %v, stored %v", covers, w.stored[w.digest()])
+			}
+			w.deaf, w.plain, w.fail = false, false, map[box.StepKind]box.Class{}
+			w.confirm(w.requestDelete().Token)
+			w.pass(time.Hour)
+			if !w.exists && !w.stored[w.digest()] {
+				t.Error("the work is nowhere")
+			}
+		})
+	}
+}
+
 func TestAUserWhoArrivesDuringASuspend(t *testing.T) {
 	t.Parallel()
 	for _, during := range []box.StepKind{box.StepQuiesce, box.StepReclaim, box.StepExport} {
@@ -203,6 +236,19 @@ func TestASuspendThatFails(t *testing.T) {
 		w.state(box.StateSuspended)
 		if !w.stored[w.digest()] || !w.facts.StatusAt(w.now).ExportCovers {
 			t.Errorf("it was suspended with history that no export holds: %v", w.log)
+		}
+	})
+	t.Run("and ends all the same when the agent-server falls silent meanwhile, with its export in doubt", func(t *testing.T) {
+		t.Parallel()
+		w := awake(t)
+		w.fail[box.StepSuspend] = box.ClassUnavailable
+		w.pass(idle + 30*time.Minute)
+		delete(w.fail, box.StepSuspend)
+		w.deaf = true
+		w.pass(time.Hour)
+		w.state(box.StateSuspended)
+		if w.facts.StatusAt(w.now).ExportCovers {
+			t.Error("an export is said to cover what nobody saw")
 		}
 	})
 	t.Run("a provider's answer that says nothing is looked at again, ever more seldom", func(t *testing.T) {

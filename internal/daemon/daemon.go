@@ -64,8 +64,8 @@ func bindEngine(c *cobra.Command, f *flags) {
 	c.Flags().BoolVar(&f.noUI, "no-ui", false, "run without the Web UI")
 }
 
-// searchAttributes are those of the contract.
-func searchAttributes() map[string]enumspb.IndexedValueType {
+// SearchAttributes returns those of the contract, with their types.
+func SearchAttributes() map[string]enumspb.IndexedValueType {
 	return map[string]enumspb.IndexedValueType{
 		box.SearchProvider:       enumspb.INDEXED_VALUE_TYPE_KEYWORD,
 		box.SearchState:          enumspb.INDEXED_VALUE_TYPE_KEYWORD,
@@ -118,7 +118,7 @@ func start(ctx context.Context, shared *cli.Shared, cfg config.Config, o nodeOpt
 	}
 	n.engine, err = engine.Start(ctx, engine.Options{
 		DataDir: cfg.DataDir, GRPCPort: o.port, UIPort: o.uiPort, NoUI: o.noUI,
-		SearchAttributes: searchAttributes(), TimeSkipping: o.timeSkipping, Logger: quieter(n.parts.Logger.Named("engine"), zap.ErrorLevel),
+		SearchAttributes: SearchAttributes(), TimeSkipping: o.timeSkipping, Logger: quieter(n.parts.Logger.Named("engine"), zap.ErrorLevel),
 	})
 	if err != nil || o.noWorkers {
 		return n, err

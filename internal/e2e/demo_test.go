@@ -3,12 +3,14 @@ package e2e_test
 import (
 	"bytes"
 	"context"
+	"encoding/json"
 	"io"
 	"net/http"
 	"net/http/httptest"
 	"net/http/httputil"
 	"net/url"
 	"os"
+	"os/exec"
 	"path/filepath"
 	"regexp"
 	"strconv"
@@ -49,10 +51,26 @@ func runDemo(t *testing.T, o daemon.DemoOptions) (daemon.DemoResult, error) {
 	return daemon.RunDemo(t.Context(), shared, &out, o)
 }
 
+// TestDemo runs the demo as people do, in a process of its own: progress goes to
+// standard error, and the last line of standard output is the result.
 func TestDemo(t *testing.T) {
 	t.Parallel()
-	result, err := runDemo(t, daemon.DemoOptions{})
+	self, err := os.Executable()
 	require.NoError(t, err)
+	cmd := exec.CommandContext(t.Context(), self, "demo", "-o", "json", "--data", filepath.Join(t.TempDir(), "data"))
+	cmd.Env = []string{"PATH=" + os.Getenv("PATH"), "HOME=" + t.TempDir()}
+	var stdout, stderr bytes.Buffer
+	cmd.Stdout, cmd.Stderr = &stdout, &stderr
+	require.NoError(t, cmd.Run(), "%s", &stderr)
+	lines := strings.Split(strings.TrimSpace(stdout.String()), "\n")
+	var result daemon.DemoResult
+	require.NoError(t, json.Unmarshal([]byte(lines[len(lines)-1]), &result), "%s", &stdout)
+	for _, told := range []string{"running", "draining", "suspended", "resuming", "notice to", "awaiting-confirmation", "undo-window", "exporting", "deleting", "box-archived"} {
+		require.Contains(t, stderr.String(), told)
+	}
+	for _, field := range []string{"state", "bytes_reclaimed", "conversations", "events", "sha256", "history", "web_ui", "seconds"} {
+		require.Contains(t, lines[len(lines)-1], `"`+field+`":`)
+	}
 	require.Equal(t, box.StateBoxArchived, result.State)
 	require.Positive(t, result.BytesReclaimed)
 	require.Len(t, result.SHA256, 64)

@@ -57,6 +57,13 @@ func TestNoSecretLeavesTheBox(t *testing.T) {
 	require.Zero(t, code)
 	answerOf[box.ActionAnswer](i, "box", "release", canary, "--holder", "agent")
 	i.await(canary, within, box.StateAwaitingConfirm)
+	eventually(t, within, func() error { // a list is a little behind
+		out, code := i.run("box", "list", "--state", string(box.StateAwaitingConfirm), "-o", "json")
+		if code != 0 || !strings.Contains(out, `"`+canary+`"`) {
+			return fmt.Errorf("exit code %d, list %s", code, out)
+		}
+		return nil
+	})
 	loss := answerOf[box.Loss](i, "box", "delete", canary)
 	_, code = i.run("box", "confirm", canary, "--token", loss.Token)
 	require.Zero(t, code)

@@ -32,7 +32,8 @@ func TestMain(m *testing.M) {
 
 func childPrograms() map[string]func(args []string) int {
 	return map[string]func(args []string) int{
-		engineChild: runEngineChild,
+		engineChild:   runEngineChild,
+		sleepersChild: runSleepers,
 	}
 }
 
