@@ -179,7 +179,7 @@ func TestNotices(t *testing.T) {
 		w := awake(t, deletes)
 		w.toSuspended()
 		w.fail[box.StepNotify] = box.ClassUnavailable
-		w.pass(60 * day)
+		w.pass(31 * day)
 		w.state(box.StateSuspended)
 		delete(w.fail, box.StepNotify)
 		w.pass(72 * time.Hour)
@@ -293,7 +293,7 @@ func TestScenario116AFrozenBox(t *testing.T) {
 			}
 			w.freeze("f2", false)
 			step := w.settle()
-			switch w.facts.State { //nolint:exhaustive // what a box may be in then
+			switch w.facts.State {
 			case box.StateRunning:
 				if !step.At.Equal(w.now.Add(idle)) {
 					t.Errorf("the idle clock did not start afresh: %+v", step)
