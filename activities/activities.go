@@ -6,10 +6,7 @@ import (
 	"fmt"
 	"maps"
 	"slices"
-	"sync"
 	"time"
-
-	"go.temporal.io/sdk/activity"
 
 	"github.com/openhands/boxkeeper/agentserver"
 	"github.com/openhands/boxkeeper/box"
@@ -171,33 +168,15 @@ func (b *Boxes) record(ctx context.Context, t Target, kind exports.Kind, data an
 	return err
 }
 
-// beat sends heartbeats until the returned stop is called, so that a dead
-// worker is noticed and a cancellation arrives.
-func beat(ctx context.Context) (stop func()) {
-	done := make(chan struct{})
-	var wait sync.WaitGroup
-	wait.Go(func() {
-		tick := time.NewTicker(beatEvery)
-		defer tick.Stop()
-		for {
-			select {
-			case <-done:
-				return
-			case <-ctx.Done():
-				return
-			case <-tick.C:
-				activity.RecordHeartbeat(ctx)
-			}
-		}
-	})
-	return func() { close(done); wait.Wait() }
-}
-
 // run wraps a step: heartbeats, the count, and the one mapping of errors.
 func (b *Boxes) run(ctx context.Context, kind box.StepKind, act func(context.Context) (box.Outcome, error)) (box.Outcome, error) {
-	defer beat(ctx)()
+	ctx, stop := beat(ctx)
+	defer stop()
 	began := time.Now()
 	out, err := act(ctx)
+	if cause := context.Cause(ctx); err != nil && box.ClassOf(cause) == box.ClassUnavailable {
+		err = cause // the standstill, not what it broke
+	}
 	if b.Steps != nil {
 		b.Steps.Record(kind, b.Provider.Name(), box.ClassOf(err), time.Since(began), out.Reclaim.FreedBytes+out.Receipt.Bytes)
 	}

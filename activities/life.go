@@ -39,6 +39,9 @@ func (b *Boxes) Create(ctx context.Context, in CreateInput) (box.Outcome, error)
 		if err := b.record(ctx, t, exports.KindCreateIntent, created{Spec: in.Spec}); err != nil {
 			return box.Outcome{}, err
 		}
+		if err := fenced(ctx); err != nil {
+			return box.Outcome{}, err
+		}
 		seen, err := b.Provider.Create(ctx, in.Spec, in.Epoch, start)
 		if err != nil {
 			return box.Outcome{}, err
@@ -87,6 +90,9 @@ func (b *Boxes) Suspend(ctx context.Context, in Target) (box.Outcome, error) {
 		if err := b.record(detached, in, exports.KindSuspendIntent, in.Ref); err != nil {
 			return box.Outcome{}, err
 		}
+		if err := fenced(ctx); err != nil {
+			return box.Outcome{}, err
+		}
 		seen, err := b.Provider.Suspend(detached, in.Ref)
 		if err != nil {
 			return box.Outcome{}, err
@@ -109,6 +115,9 @@ func (b *Boxes) Resume(ctx context.Context, in ResumeInput) (box.Outcome, error)
 			return box.Outcome{}, err
 		}
 		if err := b.record(ctx, in.Target, exports.KindResumeIntent, in.Ref); err != nil {
+			return box.Outcome{}, err
+		}
+		if err := fenced(ctx); err != nil {
 			return box.Outcome{}, err
 		}
 		seen, err := b.Provider.Resume(ctx, in.Ref, start)
@@ -226,6 +235,9 @@ func (b *Boxes) Delete(ctx context.Context, in DeleteInput) (box.Outcome, error)
 		}
 		gone := box.Observation{Ref: ref, Phase: box.PhaseGone, Evidence: "no box of this name exists"}
 		if !ref.IsZero() {
+			if err := fenced(ctx); err != nil {
+				return box.Outcome{}, err
+			}
 			seen, err := b.Provider.Delete(ctx, ref)
 			if err != nil {
 				return box.Outcome{}, err

@@ -1,0 +1,171 @@
+package box
+
+import (
+	"slices"
+	"time"
+)
+
+// CheckAsk refuses a reclaim or an export that cannot be served in this state.
+func (f *Facts) CheckAsk(ask Ask) error {
+	if err := CheckRequest(Request{ID: ask.ID, By: ask.By}); err != nil {
+		return err
+	}
+	if _, done := f.ResultFor(ask.ID); done {
+		return nil
+	}
+	for _, tier := range ask.Reclaim.Tiers {
+		switch tier {
+		case TierCaches, TierDependencies, TierRuntime:
+		default:
+			return Invalidf("tiers", "%q is not known; use caches, dependencies or runtime", tier)
+		}
+	}
+	switch f.State {
+	case StateRunning:
+		return nil
+	case StateSuspended, StateAwaitingConfirm:
+		if ask.Kind == AskExport {
+			if f.Frozen && !f.covered() {
+				return Errorf(ClassFailedPrecondition, "an export must wake the box, which is frozen; switch freeze off first")
+			}
+			return nil
+		}
+	case StateUnknown, StateCreating, StateCreateFailed, StateStarting, StateDraining, StateSuspending, StateResuming,
+		StateMaintenanceWake, StateUndoWindow, StateExporting, StateDeleting, StateDeleteBlocked, StateBoxArchived, StateLost:
+	}
+	return Errorf(ClassFailedPrecondition, "%s needs a running box and this one is %s; connect first", ask.Kind, f.State)
+}
+
+// Queue stores an ask; the answer arrives as [Facts.ResultFor] its id. An
+// export that is covered already is answered at once.
+func (f *Facts) Queue(ask Ask) {
+	if f.seenBefore(ask.ID) {
+		_, done := f.ResultFor(ask.ID)
+		if !done && !slices.ContainsFunc(f.Asks, func(a Ask) bool { return a.ID == ask.ID }) {
+			f.finish(ask, Result{Class: ClassFailedPrecondition, Error: "this request was answered long ago and the answer is not kept any more; ask again under a new request id"})
+		}
+		return
+	}
+	if ask.Kind == AskExport && f.State != StateRunning && f.covered() {
+		receipt := f.Receipt
+		f.finish(ask, Result{Receipt: &receipt})
+		return
+	}
+	f.Asks = append(f.Asks, ask)
+}
+
+// CheckSwitch refuses keep or freeze where they cannot mean anything.
+func (f *Facts) CheckSwitch(r SwitchAsk) error {
+	if err := CheckRequest(r.Request); err != nil {
+		return err
+	}
+	if f.State == StateBoxArchived || f.State == StateDeleting {
+		return Errorf(ClassFailedPrecondition, "the box is %s; there is nothing to keep or freeze", f.State)
+	}
+	return nil
+}
+
+// Keep turns the expiry off, or on again with a fresh clock.
+func (f *Facts) Keep(r SwitchAsk, now time.Time) ActionAnswer {
+	if f.seenBefore(r.ID) || f.Kept == r.On {
+		return f.answer("nothing changed")
+	}
+	f.Kept = r.On
+	f.freshClocks(now)
+	if d := f.Deletion; r.On && d != nil && d.ByPolicy && !d.Committed { // a deletion at expiry is an expiry
+		f.voidDeletion(Reason{ReasonKept, "kept by " + orElse(r.By, "its owner")}, now)
+	}
+	if f.State == StateAwaitingConfirm && r.On {
+		f.move(now, StateSuspended, Reason{ReasonKept, "kept by " + orElse(r.By, "its owner")})
+	}
+	return f.answer(map[bool]string{true: "it does not expire any more", false: "the paused TTL counts from now"}[r.On])
+}
+
+// Freeze stops every timer, or starts the clocks afresh.
+func (f *Facts) Freeze(r SwitchAsk, now time.Time) ActionAnswer {
+	if f.seenBefore(r.ID) || f.Frozen == r.On {
+		return f.answer("nothing changed")
+	}
+	f.Frozen = r.On
+	f.freshClocks(now)
+	if d := f.Deletion; d != nil && d.Confirmed && !d.Committed {
+		d.ConfirmedAt = now // the undo window starts again
+	}
+	switch {
+	case r.On:
+		f.SuspendWanted = nil // a wish from before is not carried out at some later thaw
+	case f.State == StateAwaitingConfirm:
+		f.move(now, StateSuspended, Reason{ReasonFrozen, "no longer frozen; the paused TTL counts from now"})
+	}
+	return f.answer(map[bool]string{true: "frozen: no timer acts", false: "the clocks start afresh"}[r.On])
+}
+
+func (f *Facts) freshClocks(now time.Time) {
+	f.IdleFloor = latest(f.IdleFloor, now)
+	if !f.SuspendedSince.IsZero() {
+		f.PausedClock = now
+	}
+}
+
+// CheckSetPolicy refuses a policy that cannot be meant or met.
+func (f *Facts) CheckSetPolicy(r SetPolicyAsk) error {
+	if err := CheckRequest(r.Request); err != nil {
+		return err
+	}
+	if err := r.Policy.Validate(); err != nil {
+		return err
+	}
+	if r.Policy.OnExpiry == OnExpiryDelete && f.Policy.OnExpiry != OnExpiryDelete {
+		return Invalidf("policy.on_expiry", "\"delete\" can only be chosen at creation; use request-delete")
+	}
+	merged := f.Policy.Merged(r.Policy)
+	if err := merged.Validate(); err != nil {
+		return err
+	}
+	_, err := Plan(merged, f.Capabilities)
+	return err
+}
+
+// SetPolicy changes the policy. A deadline that comes closer gives a fresh
+// window first: nothing is applied retroactively.
+func (f *Facts) SetPolicy(r SetPolicyAsk, now time.Time) SetPolicyAnswer {
+	before := Next(f, now)
+	if !f.seenBefore(r.ID) {
+		old, had := f.expiryAt()
+		idle := f.Policy.Idle
+		f.Policy = f.Policy.Merged(r.Policy).Effective()
+		if f.Policy.Idle != idle {
+			f.IdleFloor = latest(f.IdleFloor, now)
+		}
+		if at, ok := f.expiryAt(); ok && (!had || at.Before(old)) {
+			f.ExpiryFloor = latest(f.ExpiryFloor, now.Add(max(f.Policy.Grace, f.Policy.Notice).Std()))
+		}
+		if at, ok := f.expiryAt(); f.State == StateAwaitingConfirm && (!ok || at.After(now)) {
+			f.move(now, StateSuspended, Reason{ReasonPolicyChanged, "the policy was changed; it is not expired any more"})
+		}
+	}
+	answer := SetPolicyAnswer{Policy: f.Policy, NextBefore: before.At, NextAfter: Next(f, now).At}
+	if plan, err := Plan(f.Policy, f.Capabilities); err == nil {
+		answer.Risks = plan.Risks
+	}
+	return answer
+}
+
+// ReportActivity takes in use that was seen from outside. Use of a suspended
+// box is no use: it changes nothing.
+func (f *Facts) ReportActivity(s ActivitySignal, now time.Time) {
+	if !f.awake() {
+		return
+	}
+	if !s.IdleFor.IsNever() {
+		f.LastUse = latest(f.LastUse, now.Add(-s.IdleFor.Std()))
+	}
+	for _, id := range s.Begun {
+		if checkLabel("begun", id) == nil && len(f.Holders) < maxHolders {
+			f.hold(Holder{ID: id, Kind: HolderOperation, Origin: s.Origin}, f.Policy.HolderLease, now)
+		}
+	}
+	for _, id := range s.Ended {
+		f.Release(id, now)
+	}
+}
