@@ -53,8 +53,12 @@ func contractConstants(t *testing.T, prefix string) map[string]string {
 				continue
 			}
 			for _, spec := range group.Specs {
-				for i, ident := range spec.(*ast.ValueSpec).Names {
-					values := spec.(*ast.ValueSpec).Values
+				constants, ok := spec.(*ast.ValueSpec)
+				if !ok {
+					continue
+				}
+				for i, ident := range constants.Names {
+					values := constants.Values
 					if !strings.HasPrefix(ident.Name, prefix) || i >= len(values) {
 						continue
 					}
@@ -123,8 +127,8 @@ func TestContractPageNamesAllOfTheContract(t *testing.T) {
 // jsonNames returns the JSON names of a struct's fields.
 func jsonNames(of reflect.Type) []string {
 	var names []string
-	for i := range of.NumField() {
-		name, _, _ := strings.Cut(of.Field(i).Tag.Get("json"), ",")
+	for field := range of.Fields() {
+		name, _, _ := strings.Cut(field.Tag.Get("json"), ",")
 		names = append(names, name)
 	}
 	return names

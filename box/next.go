@@ -256,7 +256,7 @@ func (f *Facts) nextUndo() Step {
 	}
 	return Step{
 		Kind: StepWait, Then: StepDelete, At: f.undoAt(), StoppedBy: "owner: cancel-delete, or anyone who connects",
-		Reason: Reason{ReasonConfirmed, "deletion confirmed by " + orElse(f.Deletion.ConfirmedBy, "policy") + "; it can be taken back for " + f.Deletion.Undo.String()},
+		Reason: Reason{ReasonConfirmed, "deletion confirmed by " + f.Deletion.confirmer() + "; it can be taken back for " + f.Deletion.Undo.String()},
 	}
 }
 
@@ -274,7 +274,7 @@ func (f *Facts) nextDeletion() Step {
 	case f.covered() && !d.Verified && !d.WithoutHistory:
 		return Step{Kind: StepVerifyExport, Purpose: PurposeDelete, Reason: Reason{ReasonExported, "read the export back before anything is destroyed"}, StoppedBy: "owner: cancel-delete"}
 	case f.covered(), d.WithoutHistory:
-		return Step{Kind: StepDelete, Purpose: PurposeDelete, Reason: Reason{ReasonConfirmed, "confirmed by " + orElse(d.ConfirmedBy, "policy")}, StoppedBy: "nobody: the provider is being told"}
+		return Step{Kind: StepDelete, Purpose: PurposeDelete, Reason: Reason{ReasonConfirmed, "confirmed by " + d.confirmer()}, StoppedBy: "nobody: the provider is being told"}
 	}
 	return Step{Kind: StepResume, Purpose: PurposeMaintenance, Reason: Reason{ReasonStaleExport, "the newest export does not cover the last use"}, StoppedBy: "owner: cancel-delete"}
 }
@@ -295,6 +295,14 @@ func Interrupts(f *Facts, running StepKind) bool {
 
 func (f *Facts) exportAsked() bool {
 	return slices.ContainsFunc(f.Asks, func(a Ask) bool { return a.Kind == AskExport })
+}
+
+// confirmer names who agreed to a deletion.
+func (d *Deletion) confirmer() string {
+	if d.ByPolicy {
+		return "the policy, as chosen at creation"
+	}
+	return orElse(d.ConfirmedBy, "its owner")
 }
 
 func (f *Facts) deletionDue() bool { return f.Deletion != nil && f.Deletion.Confirmed }

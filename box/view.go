@@ -7,14 +7,17 @@ import (
 
 // Status is the answer of the status query: what a person needs to know now.
 type Status struct {
-	Workspace string   `json:"workspace"`
-	Owner     string   `json:"owner,omitzero"`
-	Provider  string   `json:"provider"`
-	Epoch     int      `json:"epoch"`
-	State     State    `json:"state"`
-	Since     Duration `json:"state_age"`
-	Flags     []string `json:"flags,omitzero"`
-	Reason    Reason   `json:"reason"`
+	Workspace string `json:"workspace"`
+	Owner     string `json:"owner,omitzero"`
+	Provider  string `json:"provider"`
+	Epoch     int    `json:"epoch"`
+	// AsOf is the time of the answer on the engine's clock: ages count up to
+	// it, and it stands where the workflow last ran.
+	AsOf   time.Time `json:"as_of"`
+	State  State     `json:"state"`
+	Since  Duration  `json:"state_age"`
+	Flags  []string  `json:"flags,omitzero"`
+	Reason Reason    `json:"reason"`
 
 	Next   StepKind  `json:"next_action,omitzero"`
 	NextAt time.Time `json:"next_action_at,omitzero"`
@@ -40,6 +43,7 @@ type Status struct {
 // Why is the answer of the why query: why it is as it is, what comes next and
 // when, and who can stop it.
 type Why struct {
+	AsOf        time.Time    `json:"as_of"`
 	State       State        `json:"state"`
 	Because     Reason       `json:"because"`
 	Next        StepKind     `json:"next_action"`
@@ -74,7 +78,7 @@ func (f *Facts) StatusAt(now time.Time) Status {
 	next := Next(f, now)
 	s := Status{
 		Workspace: f.Spec.Workspace, Owner: f.Spec.Owner, Provider: f.Spec.Provider, Epoch: f.Epoch,
-		State: f.State, Since: age(now, f.StateSince), Flags: f.Flags(), Reason: f.because(),
+		AsOf: now, State: f.State, Since: age(now, f.StateSince), Flags: f.Flags(), Reason: f.because(),
 		Next: next.Upcoming(), NextAt: next.At,
 		Holders: slices.Clone(f.Holders), SuspendedSince: f.SuspendedSince,
 		Export: f.Receipt, ExportCovers: f.covered(), Reclaimed: f.Reclaimed,
@@ -99,7 +103,7 @@ func (f *Facts) StatusAt(now time.Time) Status {
 func (f *Facts) WhyAt(now time.Time) Why {
 	next := Next(f, now)
 	w := Why{
-		State: f.State, Because: f.because(), Next: next.Upcoming(), NextAt: next.At, NextReason: next.Reason,
+		AsOf: now, State: f.State, Because: f.because(), Next: next.Upcoming(), NextAt: next.At, NextReason: next.Reason,
 		StoppedBy: next.StoppedBy, Failure: f.Failure, Transitions: slices.Clone(f.Transitions),
 	}
 	for _, h := range f.Holders {

@@ -12,7 +12,11 @@ import (
 
 // Box owns the life of one workspace. It ends when the box is destroyed, and
 // never by a time-out: leave the execution time-out unset.
+//
+// A request to cancel it changes nothing: the box would be left with no owner.
+// Delete the box instead.
 func Box(ctx workflow.Context, in box.Input) error {
+	ctx, _ = workflow.NewDisconnectedContext(ctx)
 	w, err := newLoop(ctx, in)
 	if err != nil {
 		return err

@@ -123,7 +123,7 @@ func TestAnArrivingUserCancelsAnAutomaticSuspend(t *testing.T) {
 				t.Errorf("a cancellation counts as a failure: %+v", s.Failure)
 			}
 		})
-		p.at(31*minute, func(env *testsuite.TestWorkflowEnvironment) { env.CancelWorkflow() })
+		p.stop(31 * minute)
 		_ = p.run()
 		if p.box.cancelled != 1 {
 			t.Errorf("during %s: the step was cancelled %d times", during, p.box.cancelled)
@@ -151,7 +151,7 @@ func TestUpdatesAreRefusedWithTheNextStep(t *testing.T) {
 	p.update(minute, box.UpdateRenew, box.RenewRequest{Request: id("r"), HolderID: "x"}, refused("gone hold", "connect again", box.ClassNotFound))
 	p.update(minute, box.UpdateSetPolicy, box.SetPolicyAsk{Request: id("p"), Policy: box.Policy{OnExpiry: box.OnExpiryDelete}}, refused("late delete", "policy.on_expiry", box.ClassInvalid))
 	p.update(20*minute, box.UpdateReclaim, box.ReclaimAsk{Request: id("q")}, refused("suspended", "connect first", box.ClassFailedPrecondition))
-	p.at(21*minute, func(env *testsuite.TestWorkflowEnvironment) { env.CancelWorkflow() })
+	p.stop(21 * minute)
 	_ = p.run()
 }
 
@@ -171,7 +171,7 @@ func TestARepeatedRequestGetsTheFirstAnswer(t *testing.T) {
 			at := minute + time.Duration(i)*10*time.Second
 			p.update(at, box.UpdateReclaim, box.ReclaimAsk{Request: id("same")}, keep)
 		}
-		p.at(2*minute, func(env *testsuite.TestWorkflowEnvironment) { env.CancelWorkflow() })
+		p.stop(2 * minute)
 		_ = p.run()
 		reclaims := 0
 		for _, k := range p.box.log {
@@ -229,7 +229,7 @@ func TestABadStoreBlocksTheDeletion(t *testing.T) {
 			t.Errorf("state %s, phase %s, steps %v", s.State, p.box.phase, p.box.log)
 		}
 	})
-	p.at(3*time.Hour, func(env *testsuite.TestWorkflowEnvironment) { env.CancelWorkflow() })
+	p.stop(3 * time.Hour)
 	_ = p.run()
 }
 
@@ -245,10 +245,26 @@ func TestAKilledBoxIsReadAgainAndSettled(t *testing.T) {
 			t.Errorf("state %s because %+v", s.State, s.Reason)
 		}
 	})
-	p.at(3*minute, func(env *testsuite.TestWorkflowEnvironment) { env.CancelWorkflow() })
+	p.stop(3 * minute)
 	_ = p.run()
 	want := []box.StepKind{box.StepCreate, box.StepObserve, box.StepSuspend}
 	if !reflect.DeepEqual(p.box.log, want) {
 		t.Errorf("steps %v, want %v", p.box.log, want)
+	}
+}
+
+func TestACancelledWorkflowKeepsItsBox(t *testing.T) {
+	t.Parallel()
+	p := newPlay(t)
+	p.at(minute, func(env *testsuite.TestWorkflowEnvironment) { env.CancelWorkflow() })
+	statusOf(p, 30*minute, func(s box.Status) {
+		if s.State != box.StateSuspended || p.box.phase != box.PhaseSuspended {
+			t.Errorf("after a cancellation: state %s, phase %s", s.State, p.box.phase)
+		}
+	})
+	p.stop(31 * minute)
+	_ = p.run()
+	if len(p.box.log) < 5 {
+		t.Errorf("the life stopped at the cancellation: %v", p.box.log)
 	}
 }

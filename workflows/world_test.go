@@ -177,6 +177,7 @@ type play struct {
 	start   time.Time
 	err     error
 	now     time.Time // end of the last run
+	end     time.Duration
 }
 
 type move struct {
@@ -196,6 +197,9 @@ func newPlay(t *testing.T) *play {
 func (p *play) at(after time.Duration, do func(*testsuite.TestWorkflowEnvironment)) {
 	p.moves = append(p.moves, move{at: after, make: do, done: new(bool)})
 }
+
+// stop ends the scenario at a time, without telling the workflow.
+func (p *play) stop(after time.Duration) { p.end = after }
 
 func (p *play) update(after time.Duration, name string, r any, accepted func(any, error)) {
 	p.at(after, func(env *testsuite.TestWorkflowEnvironment) {
@@ -246,6 +250,9 @@ func (p *play) run() error {
 			close(p.box.released)
 		})
 		p.box.now = env.Now
+		if p.end > 0 {
+			env.SetWorkflowRunTimeout(max(p.start.Add(p.end).Sub(now), time.Millisecond))
+		}
 		for _, m := range p.moves {
 			if *m.done {
 				continue

@@ -3,6 +3,7 @@ package cli
 import (
 	"context"
 	"strings"
+	"time"
 
 	"github.com/spf13/cobra"
 
@@ -45,22 +46,27 @@ func (a *Shared) showCommand() *cobra.Command {
 func (a *Shared) statusText(p *page, s box.Status) {
 	export := "none"
 	if !s.Export.IsZero() {
-		export = plural(s.Export.Conversations, "conversation") + ", " + plural(s.Export.Events, "event") + ", " + size(s.Export.Bytes) + ", " + s.ExportAge.String() + " old"
+		export = plural(s.Export.Conversations, "conversation") + ", " + plural(s.Export.Events, "event") + ", " + size(s.Export.Bytes) + ", " + a.age(s.ExportAge, s.AsOf) + " old"
 		if !s.ExportCovers {
 			export += "; does not cover the last use"
 		}
 	}
 	next := "nothing is due"
-	if s.Next != "" && s.Next != box.StepWait {
+	switch {
+	case s.Next == box.StepWait && !s.NextAt.IsZero():
+		next = "nothing before " + a.moment(s.NextAt)
+	case s.Next == box.StepFinish:
+		next = "nothing: it has ended"
+	case s.Next != "" && s.Next != box.StepWait:
 		next = strings.TrimSpace(string(s.Next) + " " + a.moment(s.NextAt))
 	}
 	idle := ""
 	if s.IdleFor > 0 {
-		idle = s.IdleFor.String()
+		idle = a.age(s.IdleFor, s.AsOf)
 	}
 	p.facts(
 		[2]string{"workspace", s.Workspace},
-		[2]string{"state", string(s.State) + ", for " + s.Since.String()},
+		[2]string{"state", string(s.State) + ", for " + a.age(s.Since, s.AsOf)},
 		[2]string{"because", s.Reason.Text},
 		[2]string{"flags", strings.Join(s.Flags, ", ")},
 		[2]string{"next", next},
@@ -75,7 +81,7 @@ func (a *Shared) statusText(p *page, s box.Status) {
 		[2]string{"reclaimed", size(s.Reclaimed)},
 	)
 	for _, h := range s.Holders {
-		p.linef("Held by %s %s from %s until %s.", printable(string(h.Kind)), printable(h.ID), printable(orDash(h.Origin)), a.moment(h.Until))
+		p.linef("Held by %s %s%s until %s.", printable(string(h.Kind)), printable(h.ID), ifText(" of ", printable(h.Origin)), a.moment(h.Until))
 	}
 	if d := s.Deletion; d != nil {
 		if d.Confirmed {
@@ -90,6 +96,23 @@ func (a *Shared) statusText(p *page, s box.Status) {
 	p.failure(a, s.Failure)
 	p.WriteByte('\n')
 	p.plan(box.Arrangement{Watches: s.Watches, Risks: s.Risks})
+}
+
+// age is how long ago something was, now: the workflow counted up to asOf, on
+// the engine's clock, which stands where it last ran.
+func (a *Shared) age(counted box.Duration, asOf time.Time) string {
+	if counted.IsNever() || asOf.IsZero() {
+		return counted.String()
+	}
+	return box.Duration((counted.Std() + max(a.env.Now().Sub(asOf), 0)).Round(time.Second)).String()
+}
+
+// left is what is left now of a time that was counted down to asOf.
+func (a *Shared) left(counted box.Duration, asOf time.Time) string {
+	if counted.IsNever() || asOf.IsZero() {
+		return counted.String()
+	}
+	return box.Duration(max(counted.Std()-max(a.env.Now().Sub(asOf), 0), 0).Round(time.Second)).String()
 }
 
 func (p *page) failure(a *Shared, f *box.Failure) {
@@ -126,6 +149,8 @@ func (a *Shared) whyCommand() *cobra.Command {
 func (a *Shared) whyText(p *page, workspace string, w box.Why) {
 	p.linef("%s is %s: %s.", workspace, printable(string(w.State)), strings.TrimSuffix(printable(w.Because.Text), "."))
 	switch {
+	case w.Next == box.StepWait && !w.NextAt.IsZero():
+		p.linef("Nothing comes next before %s%s.", a.moment(w.NextAt), ifText(": ", printable(w.NextReason.Text)))
 	case w.Next == "" || w.Next == box.StepWait || w.Next == box.StepFinish:
 		p.linef("Nothing comes next by itself%s.", ifText(": ", printable(w.NextReason.Text)))
 	case w.NextAt.IsZero():
@@ -137,7 +162,7 @@ func (a *Shared) whyText(p *page, workspace string, w box.Why) {
 		p.linef("Who can stop it: %s.", strings.TrimSuffix(printable(w.StoppedBy), "."))
 	}
 	for _, h := range w.Holders {
-		p.linef("Held by %s %s from %s, for %s; the lease ends in %s.", printable(string(h.Kind)), printable(h.ID), printable(orDash(h.Origin)), h.Age, h.EndsIn)
+		p.linef("Held by %s %s%s for %s; the lease ends in %s.", printable(string(h.Kind)), printable(h.ID), ifText(" of ", printable(h.Origin)), a.age(h.Age, w.AsOf), a.left(h.EndsIn, w.AsOf))
 	}
 	p.failure(a, w.Failure)
 	if len(w.Transitions) == 0 {

@@ -73,7 +73,7 @@ func TestExampleOfTheReferenceLoads(t *testing.T) {
 	assert.Equal(t, "/var/lib/boxkeeper", c.DataDir)
 	assert.Equal(t, []string{"BOX_*"}, c.SpecEnv)
 	assert.Equal(t, "freeze", c.Providers[0].Suspend)
-	assert.Equal(t, []string{"/opt/openhands/bin/agent-server", "--log-level", "warning"}, c.Providers[0].AgentServer)
+	assert.Equal(t, []string{"/opt/openhands/bin/agent-server"}, c.Providers[0].AgentServer)
 }
 
 func TestEnvironmentWinsOverTheFile(t *testing.T) {
@@ -148,7 +148,7 @@ func TestBadFilesNameTheSetting(t *testing.T) {
 	for name, row := range map[string]struct{ text, field string }{
 		"a key that is not known":            {`lisen = "off"`, "lisen"},
 		"a section that is not known":        {"[logs]\nlevel = \"info\"", "logs"},
-		"a key below a section":              {"[log]\nlevel = \"info\"", "log.levle"},
+		"a key below a section":              {"[log]\nlevle = \"info\"", "log.levle"}, //nolint:misspell // that is the point
 		"a key of an instance":               {"[providers.local]\nsuspand = \"stop\"", "providers.local.suspand"},
 		"a section below an instance":        {"[providers.local.deep]\nx = \"y\"", "providers.local.deep"},
 		"a value of the wrong type":          {`listen = 9464`, "listen"},

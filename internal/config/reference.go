@@ -47,5 +47,5 @@ files = ["/run/secrets"]
 [providers.local]
 driver = "local"
 suspend = "freeze"
-agent_server = ["/opt/openhands/bin/agent-server", "--log-level", "warning"]
+agent_server = ["/opt/openhands/bin/agent-server"]
 `

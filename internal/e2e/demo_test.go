@@ -139,6 +139,7 @@ func TestSabotagedDemo(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			o := daemon.DemoOptions{Dir: filepath.Join(t.TempDir(), "data"), NoUI: true}
+			t.Cleanup((&installation{t: t, dir: o.Dir}).killBoxes) // they are kept, which is the point
 			sabotage(t, &o)
 			_, err := runDemo(t, o)
 			require.Error(t, err)

@@ -104,10 +104,13 @@ func uiHandler(o Options, address string, conn *grpc.ClientConn) (http.Handler, 
 		DefaultNamespace:    o.Namespace,
 		DisableNewsFetch:    true,
 		HideLogs:            true,
-		// Both end a workflow without its last steps: its box would go on
+		// These end a workflow without its last steps: its box would go on
 		// costing money with nobody left to end it.
 		WorkflowTerminateDisabled: true,
-		BatchActionsDisabled:      true,
+		WorkflowCancelDisabled:    true,
+		// It would take back what was recorded of a box, and not the box.
+		WorkflowResetDisabled: true,
+		BatchActionsDisabled:  true,
 		// The cookie against forged requests must reach plain http, which
 		// loopback is.
 		CORS: config.CORS{CookieInsecure: true},
@@ -154,6 +157,8 @@ func refuseTerminate(
 ) error {
 	switch method {
 	case workflowservice.WorkflowService_TerminateWorkflowExecution_FullMethodName,
+		workflowservice.WorkflowService_RequestCancelWorkflowExecution_FullMethodName,
+		workflowservice.WorkflowService_ResetWorkflowExecution_FullMethodName,
 		workflowservice.WorkflowService_DeleteWorkflowExecution_FullMethodName,
 		workflowservice.WorkflowService_StartBatchOperation_FullMethodName:
 		return status.Error(codes.PermissionDenied,
