@@ -17,15 +17,20 @@ func translate(ctx context.Context, err error) error {
 		return temporal.NewCanceledError()
 	}
 	class := box.ClassOf(err)
+	detail := box.StepFailure{Class: class, NotBegun: class == box.ClassUnauthorized}
 	options := temporal.ApplicationErrorOptions{NonRetryable: !class.Retryable() || class == box.ClassNotFound}
 	if e, ok := errors.AsType[*box.Error](err); ok {
 		options.NextRetryDelay = e.RetryAfter
 		if e.RetryAfter > longestInlineWait {
 			// A wait longer than a heartbeat is the workflow's: it is durable there.
 			options.NonRetryable = true
-			options.Details = []any{box.Duration(e.RetryAfter)}
+			detail.RetryAfter = box.Duration(e.RetryAfter)
 		}
 	}
+	if _, ok := errors.AsType[notBegun](err); ok {
+		detail.NotBegun = true
+	}
+	options.Details = []any{detail}
 	if class == box.ClassConflict || class == box.ClassExhausted || class == box.ClassUnavailable {
 		options.Category = temporal.ApplicationErrorCategoryBenign
 	}
@@ -41,9 +46,9 @@ func FailureOf(err error) box.StepFailure {
 	}
 	if app, ok := errors.AsType[*temporal.ApplicationError](err); ok {
 		out := box.StepFailure{Class: box.Class(app.Type()), Message: app.Message()}
-		var wait box.Duration
-		if app.HasDetails() && app.Details(&wait) == nil {
-			out.RetryAfter = wait
+		var detail box.StepFailure
+		if app.HasDetails() && app.Details(&detail) == nil {
+			out.RetryAfter, out.NotBegun = detail.RetryAfter, detail.NotBegun
 		}
 		return out
 	}
@@ -52,3 +57,9 @@ func FailureOf(err error) box.StepFailure {
 	}
 	return box.StepFailure{Class: box.ClassUnknown, Message: "it ended without an answer; its outcome is unknown"}
 }
+
+// notBegun marks an error from before the provider was told anything.
+type notBegun struct{ err error }
+
+func (e notBegun) Error() string { return e.err.Error() }
+func (e notBegun) Unwrap() error { return e.err }

@@ -50,7 +50,7 @@ func TestErrorsBecomeWhatTheEngineActsOn(t *testing.T) {
 		if app.Type() != string(row.class) || app.NonRetryable() == row.retry || (app.Category() == temporal.ApplicationErrorCategoryBenign) != row.benign {
 			t.Errorf("%s: type %s, retried %v, category %v", row.class, app.Type(), !app.NonRetryable(), app.Category())
 		}
-		if got := activities.FailureOf(err); got != (box.StepFailure{Class: row.class, Message: "notify: as told"}) {
+		if got := activities.FailureOf(err); got != (box.StepFailure{Class: row.class, Message: "notify: as told", NotBegun: row.class == box.ClassUnauthorized}) {
 			t.Errorf("%s is read back as %+v", row.class, got)
 		}
 		if got := r.steps.last(); got != "notify fake "+string(row.class) {

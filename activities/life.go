@@ -36,6 +36,10 @@ func (b *Boxes) Create(ctx context.Context, in CreateInput) (box.Outcome, error)
 			return box.Outcome{}, err
 		}
 		t := Target{Workspace: in.Spec.Workspace, Ref: box.Ref{Epoch: in.Epoch}, Step: in.Step}
+		adopted, err := b.madeBefore(ctx, in)
+		if err != nil {
+			return box.Outcome{}, notBegun{err}
+		}
 		if err := b.record(ctx, t, exports.KindCreateIntent, created{Spec: in.Spec}); err != nil {
 			return box.Outcome{}, err
 		}
@@ -51,8 +55,25 @@ func (b *Boxes) Create(ctx context.Context, in CreateInput) (box.Outcome, error)
 			return box.Outcome{}, err
 		}
 		ready, err := b.awaitReady(ctx, seen.Ref)
-		return box.Outcome{Observation: seen, Ready: ready, Capabilities: &row}, err
+		return box.Outcome{Observation: seen, Ready: ready, Adopted: adopted || !awake(seen.Phase), Capabilities: &row}, err
 	})
+}
+
+func awake(p box.Phase) bool { return p == box.PhaseStarting || p == box.PhaseRunning }
+
+// madeBefore reports whether the ledger knows a box of this epoch that another
+// step made: somebody may have worked in it.
+func (b *Boxes) madeBefore(ctx context.Context, in CreateInput) (bool, error) {
+	entries, err := b.Store.Ledger(ctx, in.Spec.Workspace)
+	if err != nil && box.ClassOf(err) != box.ClassUnknown {
+		return false, err
+	}
+	for _, e := range entries {
+		if e.Kind == exports.KindCreated && e.Epoch == in.Epoch && e.ID != in.Step+"-"+string(exports.KindCreated) {
+			return true, nil
+		}
+	}
+	return err != nil, nil // a damaged ledger may hide one
 }
 
 // AwaitReady waits until the agent-server of a box that is up answers.
@@ -165,8 +186,13 @@ func (b *Boxes) changed(ctx context.Context, in DeleteInput) (problem string, er
 		return "", nil
 	}
 	seen, err := b.Provider.Observe(ctx, in.Ref)
-	if err != nil || seen.Phase != box.PhaseRunning {
+	switch {
+	case err != nil:
 		return "", err
+	case seen.Phase == box.PhaseSuspended, seen.Phase == box.PhaseFailed, seen.Phase == box.PhaseGone:
+		return "", nil // nobody can be in it
+	case seen.Phase != box.PhaseRunning:
+		return "", box.Errorf(box.ClassUnavailable, "the box is %s, so nobody can say what is said in it: %s", seen.Phase, seen.Evidence)
 	}
 	client, err := b.dial(ctx, in.Ref)
 	if err != nil {
@@ -208,36 +234,12 @@ type tombstone struct {
 // already is success.
 func (b *Boxes) Delete(ctx context.Context, in DeleteInput) (box.Outcome, error) {
 	return b.run(ctx, box.StepDelete, func(ctx context.Context) (box.Outcome, error) {
-		if !in.WithoutHistory && !in.NeverReady {
-			problem, err := b.verify(ctx, in)
-			if err == nil && problem != "" {
-				err = box.Errorf(box.ClassFailedPrecondition, "nothing was destroyed: the export does not verify: %s", problem)
-			}
-			if err != nil {
-				return box.Outcome{}, err
-			}
-		}
-		ref := in.Ref
-		if ref.IsZero() {
-			found, err := b.find(ctx, in)
-			if err != nil {
-				return box.Outcome{}, err
-			}
-			ref = found
-		}
-		in.Ref = ref
-		if in.Ref.Epoch == 0 {
-			in.Ref.Epoch = in.Epoch
-		}
-		last := tombstone{Ref: ref, Receipt: in.Receipt, WithoutHistory: in.WithoutHistory, By: in.By}
-		if err := b.record(ctx, in.Target, exports.KindDeleteIntent, last); err != nil {
-			return box.Outcome{}, err
+		ref, last, err := b.beforeDelete(ctx, &in)
+		if err != nil {
+			return box.Outcome{}, notBegun{err}
 		}
 		gone := box.Observation{Ref: ref, Phase: box.PhaseGone, Evidence: "no box of this name exists"}
 		if !ref.IsZero() {
-			if err := fenced(ctx); err != nil {
-				return box.Outcome{}, err
-			}
 			seen, err := b.Provider.Delete(ctx, ref)
 			if err != nil {
 				return box.Outcome{}, err
@@ -251,6 +253,35 @@ func (b *Boxes) Delete(ctx context.Context, in DeleteInput) (box.Outcome, error)
 		in.Step = fmt.Sprintf("e%d", in.Epoch) // one tombstone, whichever attempt writes it
 		return box.Outcome{Observation: gone}, b.record(ctx, in.Target, exports.KindDeleted, last)
 	})
+}
+
+// beforeDelete reads once more what a destruction needs, and records that it is
+// next. As long as it fails, the provider was not told anything.
+func (b *Boxes) beforeDelete(ctx context.Context, in *DeleteInput) (ref box.Ref, last tombstone, err error) {
+	if !in.WithoutHistory && !in.NeverReady {
+		problem, err := b.verify(ctx, *in)
+		if err == nil && problem != "" {
+			err = box.Errorf(box.ClassFailedPrecondition, "nothing was destroyed: the export does not verify: %s", problem)
+		}
+		if err != nil {
+			return ref, last, err
+		}
+	}
+	ref = in.Ref
+	if ref.IsZero() {
+		if ref, err = b.find(ctx, *in); err != nil {
+			return ref, last, err
+		}
+	}
+	in.Ref = ref
+	if in.Ref.Epoch == 0 {
+		in.Ref.Epoch = in.Epoch
+	}
+	last = tombstone{Ref: ref, Receipt: in.Receipt, WithoutHistory: in.WithoutHistory, By: in.By}
+	if err := b.record(ctx, in.Target, exports.KindDeleteIntent, last); err != nil {
+		return ref, last, err
+	}
+	return ref, last, fenced(ctx)
 }
 
 // lookAgain is how long after a first list a second one must agree that there

@@ -126,16 +126,23 @@ func (f *Facts) CheckSetPolicy(r SetPolicyAsk) error {
 	return err
 }
 
+// freshRun is how long a running box has left at least when its hard maximum
+// was shortened.
+const freshRun = 15 * time.Minute
+
 // SetPolicy changes the policy. A deadline that comes closer gives a fresh
 // window first: nothing is applied retroactively.
 func (f *Facts) SetPolicy(r SetPolicyAsk, now time.Time) SetPolicyAnswer {
 	before := Next(f, now)
 	if !f.seenBefore(r.ID) {
 		old, had := f.expiryAt()
-		idle := f.Policy.Idle
+		idle, run := f.Policy.Idle, f.Policy.MaxRun
 		f.Policy = f.Policy.Merged(r.Policy).Effective()
 		if f.Policy.Idle != idle {
 			f.IdleFloor = latest(f.IdleFloor, now)
+		}
+		if wall, ok := f.wallAt(); ok && f.Policy.MaxRun != run && wall.Before(now.Add(freshRun)) {
+			f.WallFloor = now.Add(freshRun)
 		}
 		if at, ok := f.expiryAt(); ok && (!had || at.Before(old)) {
 			f.ExpiryFloor = latest(f.ExpiryFloor, now.Add(max(f.Policy.Grace, f.Policy.Notice).Std()))

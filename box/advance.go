@@ -19,16 +19,78 @@ func (f *Facts) Advance(now time.Time) {
 			f.IdleFloor = now // leases could not be renewed while nobody looked
 		}
 	case StateSuspended:
+		f.floorAfterOutage(now)
 		if at, ok := f.expiryAt(); ok && f.NoticedFor.Equal(at) && !now.Before(at) && f.ResumeWanted == nil && len(f.Holders) == 0 && !f.deletionDue() {
 			f.expire(now)
+		}
+	case StateStarting, StateResuming:
+		f.giveUp(now)
+	case StateDeleteBlocked:
+		if at, ok := f.unblockAt(); ok && !now.Before(at) {
+			f.Deletion.Blocked++
+			f.Deletion.Rejected = 0
+			f.move(now, StateExporting, Reason{ReasonFailed, "the blocked deletion is tried again"})
 		}
 	case StateUndoWindow:
 		if !now.Before(f.undoAt()) {
 			f.move(now, StateExporting, Reason{ReasonUndoOver, "the undo window of " + f.Deletion.Undo.String() + " is over"})
 		}
-	case StateUnknown, StateCreating, StateCreateFailed, StateStarting, StateDraining, StateSuspending, StateResuming,
-		StateMaintenanceWake, StateAwaitingConfirm, StateExporting, StateDeleting, StateDeleteBlocked, StateBoxArchived, StateLost:
+	case StateUnknown, StateCreating, StateCreateFailed, StateDraining, StateSuspending,
+		StateMaintenanceWake, StateAwaitingConfirm, StateExporting, StateDeleting, StateBoxArchived, StateLost:
 	}
+}
+
+// floorAfterOutage moves an expiry that nobody was told of in time: notify
+// first, wait a full window, then act.
+func (f *Facts) floorAfterOutage(now time.Time) {
+	at, ok := f.expiryAt()
+	if !ok {
+		return
+	}
+	told := f.NoticedFor.Equal(at)
+	if !told && now.Sub(at.Add(-f.noticeLead())) > lateBy || told && f.Policy.OnExpiry == OnExpiryDelete && now.Sub(at) > lateBy {
+		f.ExpiryFloor = latest(f.ExpiryFloor, now.Add(f.noticeLead()))
+	}
+}
+
+// giveUp settles a box that does not become ready as suspended, so that it does
+// not cost for ever: when a person wants that, when nobody waits for it, or at
+// the hard maximum.
+func (f *Facts) giveUp(now time.Time) {
+	if f.Failure == nil || (f.Failure.Step != StepAwaitReady && f.Failure.Step != StepResume) || f.Capabilities.Suspend == No || f.Look {
+		return
+	}
+	limit := f.Policy.MaxRun.Std()
+	tooLong := limit > 0 && now.Sub(f.StateSince) >= limit
+	alone := len(f.Holders) == 0 && f.ResumeWanted == nil && f.Failure.Count >= readyTries
+	if f.SuspendWanted == nil && !tooLong && !alone {
+		return
+	}
+	why := "it does not become ready: " + f.Failure.Message
+	f.ResumeWanted, f.Holders = nil, nil
+	f.failAsks(ClassUnavailable, why)
+	f.settle(now, Reason{ReasonUnreachable, why})
+}
+
+// settle suspends a box in which nothing can be looked at any more.
+func (f *Facts) settle(now time.Time, why Reason) {
+	f.Unhealthy = true
+	f.Sequence = &Sequence{
+		Purpose: PurposeWall, Since: now, Quiet: true, Reclaimed: true, Exported: true, Ended: true, Skips: []string{why.Text},
+	}
+	if f.deletionDue() {
+		f.Sequence.Purpose = PurposeDelete
+	}
+	f.move(now, StateSuspending, why)
+}
+
+// unblockAt returns when a blocked deletion is tried again: after an hour, then
+// two, up to a day.
+func (f *Facts) unblockAt() (time.Time, bool) {
+	if !f.deletionDue() {
+		return time.Time{}, false
+	}
+	return f.StateSince.Add(min(time.Hour<<min(f.Deletion.Blocked, 8), day)), true
 }
 
 func (f *Facts) expireHolders(now time.Time) {

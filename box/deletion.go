@@ -38,7 +38,7 @@ func (f *Facts) RequestDelete(r RequestDeleteAsk, now time.Time) Loss {
 			undo = f.Policy.Undo
 		}
 		f.Deletion = &Deletion{
-			Token: ConfirmationToken(f.Spec.Workspace, f.Epoch, f.shown(), fmt.Sprint(f.DeletionCount)),
+			Token: ConfirmationToken(f.Spec.Workspace, f.Epoch, f.shown(), fmt.Sprintf("%d %s", f.DeletionCount, undo)),
 			Shown: f.shown(), Epoch: f.Epoch, By: r.By, RequestedAt: now,
 			Expires: now.Add(f.Policy.TokenTTL.Std()), Undo: undo,
 		}
@@ -51,7 +51,11 @@ func (f *Facts) RequestDelete(r RequestDeleteAsk, now time.Time) Loss {
 	if f.Scan != nil {
 		loss.Conversations, loss.Events, loss.ScanAge = f.Scan.Conversations, f.Scan.Events, age(now, f.Scan.At)
 	}
-	if !loss.Covered {
+	switch {
+	case loss.Covered:
+	case f.NeverReady():
+		loss.NotExported = append(loss.NotExported, "nothing that anyone did: its agent-server never answered")
+	default:
 		loss.NotExported = append(loss.NotExported, "history since the newest export; it is exported before anything is destroyed, or the deletion waits")
 	}
 	loss.NotExported = append(loss.NotExported, "files in the workspace: this version exports the conversations only, so push or copy what you need")
@@ -166,7 +170,7 @@ func (f *Facts) voidDeletion(why Reason, now time.Time) {
 		switch {
 		case !f.SuspendedSince.IsZero():
 			f.freshClocks(now)
-			f.Look = true // a wake for an export may have been under way
+			f.Look, f.WakeOwed = true, true // a wake for an export may have been under way
 			f.move(now, StateSuspended, why)
 		case f.Ref.IsZero():
 			f.move(now, StateCreating, why)

@@ -34,6 +34,8 @@ type Facts struct {
 	// IdleFloor is the earliest start of the idle clock: a changed policy, an
 	// unfreeze or an outage gives a fresh window.
 	IdleFloor time.Time `json:"idle_floor,omitzero"`
+	// WallFloor is the earliest hard end after the maximum was shortened.
+	WallFloor time.Time `json:"wall_floor,omitzero"`
 	Holders   []Holder  `json:"holders,omitzero"`
 
 	SuspendedSince time.Time `json:"suspended_since,omitzero"`
@@ -59,6 +61,13 @@ type Facts struct {
 	Deletion      *Deletion     `json:"deletion,omitzero"`
 	DeletionCount int           `json:"deletion_count,omitzero"`
 	Confirmation  *Confirmation `json:"confirmation,omitzero"`
+
+	// Adopted says that the box was there before this workflow: somebody may
+	// have worked in it. CreateUnclear says that a create ended without an answer.
+	Adopted       bool `json:"adopted,omitzero"`
+	CreateUnclear bool `json:"create_unclear,omitzero"`
+	// WakeOwed says that a wake of ours may have left it awake.
+	WakeOwed bool `json:"wake_owed,omitzero"`
 
 	Kept      bool `json:"kept,omitzero"`
 	Frozen    bool `json:"frozen,omitzero"`
@@ -162,14 +171,11 @@ type Sequence struct {
 	DrainedAt time.Time `json:"drained_at,omitzero"`
 	// Ended says that the box ended by itself: there is no way back to awake but
 	// a resume.
-	Ended     bool `json:"ended,omitzero"`
-	Reclaimed bool `json:"reclaimed,omitzero"`
-	Exported  bool `json:"exported,omitzero"` // taken, or skipped with a reason
-	Committed bool `json:"committed,omitzero"`
-	// Tries counts failures of the present step; past a bound a step that is not
-	// needed for safety is skipped.
-	Tries int      `json:"tries,omitzero"`
-	Skips []string `json:"skips,omitzero"`
+	Ended     bool     `json:"ended,omitzero"`
+	Reclaimed bool     `json:"reclaimed,omitzero"`
+	Exported  bool     `json:"exported,omitzero"` // taken, or skipped with a reason
+	Committed bool     `json:"committed,omitzero"`
+	Skips     []string `json:"skips,omitzero"`
 }
 
 // Deletion is a request to delete and how far it has come.
@@ -190,6 +196,7 @@ type Deletion struct {
 	// Verified says that the export store was read back for this deletion.
 	Verified  bool `json:"verified,omitzero"`
 	Rejected  int  `json:"rejected,omitzero"`  // exports that did not verify
+	Blocked   int  `json:"blocked,omitzero"`   // times that it was tried again after no export could be had
 	Committed bool `json:"committed,omitzero"` // the provider is being told
 	// Unclear says that an attempt ended without an answer: the provider may have
 	// destroyed the box, so nothing takes the deletion back any more.
@@ -308,7 +315,7 @@ func (f *Facts) wallAt() (time.Time, bool) {
 	if limit == 0 || f.AwakeSince.IsZero() {
 		return time.Time{}, false
 	}
-	return f.AwakeSince.Add(limit), true
+	return latest(f.AwakeSince.Add(limit), f.WallFloor), true
 }
 
 // expiryAt returns when the paused TTL is over, and false when it never is.
@@ -358,7 +365,7 @@ func (f *Facts) doubtScan() {
 
 // NeverReady reports whether no agent-server of this box ever answered, so
 // that nobody can have worked in it.
-func (f *Facts) NeverReady() bool { return f.AwakeSince.IsZero() && f.Scan == nil }
+func (f *Facts) NeverReady() bool { return f.AwakeSince.IsZero() && f.Scan == nil && !f.Adopted }
 
 // shown is the history digest that a person is shown; "unread" when nothing
 // was ever read.

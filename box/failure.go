@@ -38,10 +38,22 @@ func (f *Facts) fail(step Step, why StepFailure, now time.Time) {
 		f.Failure = nil
 		return
 	}
+	if why.NotBegun && (step.Kind == StepQuiesce || step.Kind == StepReclaim || step.Kind == StepExport) {
+		return // a fault of the workers is not one of the box: it is waited out
+	}
 	switch step.Kind {
 	case StepCreate:
-		if !why.Class.Retryable() && why.Class != ClassCanceled {
-			f.move(now, StateCreateFailed, Reason{ReasonRefused, why.Message})
+		switch {
+		case f.deletionDue():
+			f.move(now, StateExporting, Reason{ReasonConfirmed, "a deletion was confirmed while it was created"})
+		case !why.Class.Retryable() && why.Class != ClassCanceled && !why.NotBegun:
+			text := why.Message
+			if f.CreateUnclear {
+				text += "; an earlier try ended without an answer, so a box may exist: request-delete looks for it"
+			}
+			f.move(now, StateCreateFailed, Reason{ReasonRefused, text})
+		default:
+			f.CreateUnclear = f.CreateUnclear || !why.NotBegun
 		}
 	case StepAwaitReady:
 		if count >= readyTries {
@@ -51,7 +63,7 @@ func (f *Facts) fail(step Step, why StepFailure, now time.Time) {
 	case StepQuiesce:
 		if f.Sequence != nil && count >= quiesceTries {
 			f.Unhealthy = true
-			f.Sequence.Quiet, f.Sequence.Looked = true, false
+			f.Sequence.Quiet, f.Sequence.Looked, f.Sequence.DrainedAt = true, false, now
 			f.skip("its agent-server does not answer: " + why.Message)
 		}
 	case StepReclaim:
@@ -80,6 +92,13 @@ func (f *Facts) fail(step Step, why StepFailure, now time.Time) {
 	case StepResume:
 		f.failResume(step, why, count, now)
 	case StepDelete:
+		if why.NotBegun && why.Class != ClassFailedPrecondition {
+			if !f.Deletion.Unclear {
+				f.Deletion.Committed = false
+				f.move(now, StateExporting, Reason{ReasonFailed, "the provider was not told yet: " + why.Message})
+			}
+			return
+		}
 		if why.Class != ClassFailedPrecondition && why.Class != ClassInvalid {
 			f.Deletion.Unclear = true
 			return
@@ -95,7 +114,6 @@ func (f *Facts) fail(step Step, why StepFailure, now time.Time) {
 
 func (f *Facts) skip(text string) {
 	f.Sequence.Skips = append(f.Sequence.Skips, text)
-	f.Sequence.Tries = 0
 	f.Failure = nil
 }
 
@@ -107,7 +125,7 @@ func (f *Facts) failResume(step Step, why StepFailure, count int, now time.Time)
 		f.Sequence = nil
 		text := "it cannot be woken for an export: " + why.Message
 		f.failAsks(why.Class, text)
-		f.Look = true // it may be half awake; it must not stay so
+		f.Look, f.WakeOwed = true, true // it may be half awake; it must not stay so
 		if f.deletionDue() {
 			f.move(now, StateDeleteBlocked, Reason{ReasonExportImpossible, text})
 		}
@@ -203,9 +221,9 @@ func (f *Facts) applyObserved(seen Observation, now time.Time) {
 			f.ResumeWanted = nil
 		case f.State == StateUnknown && f.AwakeSince.IsZero(), f.State == StateStarting:
 			f.move(now, StateStarting, Reason{ReasonSeenAtProvider, evidence})
-		case f.State == StateUnknown:
+		case f.State == StateUnknown, f.State == StateLost:
 			f.move(now, StateRunning, Reason{ReasonSeenAtProvider, evidence})
-		case atRest && f.State == StateDeleteBlocked:
+		case atRest && len(f.Holders) == 0 && f.ResumeWanted == nil && (f.State == StateDeleteBlocked || f.WakeOwed):
 			f.settleAwake(now, evidence)
 		case atRest:
 			if f.deletionDue() {
@@ -250,17 +268,10 @@ func (f *Facts) applyEnded(evidence string, now time.Time) {
 		f.Repairs++
 		f.RepairedAt = now
 		f.Sequence = nil
+		f.failAsks(ClassUnavailable, "the box ended by itself and is started again; ask again")
 		f.move(now, StateResuming, Reason{ReasonEndedByItself, fmt.Sprintf("the box ended by itself (%s) while it was needed; start %d of %d", evidence, f.Repairs, maxRepairs)})
 		return
 	}
-	f.Unhealthy = true
 	f.ResumeWanted, f.Holders = nil, nil
-	f.Sequence = &Sequence{
-		Purpose: PurposeWall, Since: now, Quiet: true, Reclaimed: true, Exported: true, Ended: true,
-		Skips: []string{"it ended by itself: " + evidence},
-	}
-	if f.deletionDue() {
-		f.Sequence.Purpose = PurposeDelete
-	}
-	f.move(now, StateSuspending, Reason{ReasonEndedByItself, "the box ended by itself: " + evidence})
+	f.settle(now, Reason{ReasonEndedByItself, "the box ended by itself: " + evidence})
 }

@@ -53,6 +53,7 @@ type world struct {
 	plain    bool      // it does not tell what its history is
 	badStore bool      // exports do not verify
 	fail     map[box.StepKind]box.Class
+	between  func(box.Step)
 	stored   map[string]bool // digests the store holds
 }
 
@@ -225,7 +226,14 @@ func (w *world) turn() box.Step {
 		w.t.Fatalf("it is deleted and its newest history is nowhere%s", w.told())
 	}
 	w.facts.Begin(step, w.now)
-	w.facts.Apply(step, w.outcome(step), w.now)
+	out := w.outcome(step)
+	if w.between != nil { // signals and updates are taken while an activity runs
+		w.between(step)
+		if box.Interrupts(w.facts, step) {
+			return step // the activity was cancelled
+		}
+	}
+	w.facts.Apply(step, out, w.now)
 	return step
 }
 

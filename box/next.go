@@ -86,7 +86,11 @@ func (f *Facts) choose(now time.Time) Step {
 	case StateDeleting:
 		return Step{Kind: StepDelete, Reason: Reason{ReasonConfirmed, "destroy the box; its export was read back"}, StoppedBy: "nobody: the provider was told"}
 	case StateDeleteBlocked:
-		return Step{Kind: StepWait, Reason: Reason{ReasonExportImpossible, "the deletion waits: " + f.failureText("no export covers the last use")}, StoppedBy: "owner: cancel-delete, resume, or a confirmation without history"}
+		at, _ := f.unblockAt()
+		if f.Frozen {
+			at = time.Time{}
+		}
+		return Step{Kind: StepWait, Then: StepResume, At: at, Reason: Reason{ReasonExportImpossible, "the deletion waits: " + f.failureText("no export covers the last use")}, StoppedBy: "owner: cancel-delete, resume, or a confirmation without history"}
 	case StateLost:
 		return Step{Kind: StepWait, Reason: Reason{ReasonGoneAtProvider, "the box is gone without us; a person must decide"}, StoppedBy: "owner: request-delete closes the workspace"}
 	case StateCreateFailed:
@@ -99,7 +103,7 @@ func (f *Facts) choose(now time.Time) Step {
 }
 
 func (f *Facts) nextRunning(now time.Time) Step {
-	if len(f.Asks) > 0 {
+	if len(f.Asks) > 0 && !f.urgent(now) {
 		return f.nextAsk()
 	}
 	if f.UndrainOwed {
@@ -139,6 +143,13 @@ func (f *Facts) nextRunning(now time.Time) Step {
 		return Step{Kind: StepWait, Then: StepQuiesce, Purpose: PurposeWall, At: wall, Reason: Reason{ReasonWall, "suspend at the hard maximum awake time"}, StoppedBy: "owner: set-policy"}
 	}
 	return Step{Kind: StepWait, Reason: Reason{ReasonNothingDue, "the policy keeps it awake"}, StoppedBy: "owner: suspend, set-policy"}
+}
+
+// urgent reports whether something is due in a running box that comes before
+// what was asked of it.
+func (f *Facts) urgent(now time.Time) bool {
+	wall, walled := f.wallAt()
+	return !f.Frozen && (f.deletionDue() || f.SuspendWanted != nil || walled && !now.Before(wall))
 }
 
 func (f *Facts) nextAsk() Step {
@@ -185,7 +196,7 @@ func (f *Facts) nextSequence(now time.Time) Step {
 		step.Kind = StepSuspend
 		step.StoppedBy = "nobody: the provider is being told"
 	}
-	if s.Looked && now.Sub(s.DrainedAt) > drainHold && !f.tooEarly(step.Kind, now) {
+	if s.Quiet && !s.Ended && now.Sub(s.DrainedAt) > drainHold && !f.tooEarly(step.Kind, now) {
 		step.Kind, step.StoppedBy = StepQuiesce, stop // the door may have opened by itself meanwhile
 	}
 	return step
@@ -282,12 +293,17 @@ func (f *Facts) nextDeletion() Step {
 // Interrupts reports whether a running step must be cancelled because of what
 // arrived since: an automatic suspend gives way to a user until the provider's
 // call, a deletion to its cancellation.
-func Interrupts(f *Facts, running StepKind) bool {
-	switch running {
+func Interrupts(f *Facts, running Step) bool {
+	if running.Ask != nil {
+		return !f.Frozen && (f.deletionDue() || f.SuspendWanted != nil)
+	}
+	switch running.Kind {
+	case StepVerifyExport:
+		return !f.deletionDue()
 	case StepQuiesce, StepReclaim, StepExport:
 		return f.cancelsSequence()
 	case StepWait, StepFinish, StepCreate, StepAwaitReady, StepObserve, StepScan, StepUndrain, StepSuspend,
-		StepResume, StepNotify, StepVerifyExport, StepDelete:
+		StepResume, StepNotify, StepDelete:
 		return false
 	}
 	return false

@@ -13,6 +13,7 @@ type Outcome struct {
 
 	Observation  Observation   `json:"observation,omitzero"`  // create, await-ready, observe, suspend, resume, delete
 	Ready        bool          `json:"ready,omitzero"`        // its agent-server answers
+	Adopted      bool          `json:"adopted,omitzero"`      // create: it was there before, and somebody may have worked in it
 	Capabilities *Capabilities `json:"capabilities,omitzero"` // create
 	Use          *Use          `json:"use,omitzero"`          // quiesce, scan
 	Busy         string        `json:"busy,omitzero"`         // quiesce: why it is in use after all
@@ -26,6 +27,9 @@ type StepFailure struct {
 	Class      Class    `json:"class"`
 	Message    string   `json:"message"`
 	RetryAfter Duration `json:"retry_after,omitzero"`
+	// NotBegun says that the box and its provider were not reached at all: no
+	// worker, no credentials. It says nothing about the box.
+	NotBegun bool `json:"not_begun,omitzero"`
 }
 
 // How often a step may fail before it is skipped (where that is safe) or a
@@ -108,6 +112,7 @@ func (f *Facts) Apply(step Step, out Outcome, now time.Time) {
 	case StepObserve:
 		f.Look = false
 		f.applyObserved(out.Observation, now)
+		f.WakeOwed = false
 	case StepScan:
 		f.scanned(out.Use, now)
 		f.finish(*step.Ask, Result{})
@@ -140,6 +145,11 @@ func (f *Facts) applyCreated(step Step, out Outcome, now time.Time) {
 	if out.Capabilities != nil {
 		f.Capabilities = *out.Capabilities
 	}
+	f.Adopted = f.Adopted || out.Adopted
+	if f.deletionDue() {
+		f.move(now, StateExporting, Reason{ReasonConfirmed, "a deletion was confirmed before it was ready"})
+		return
+	}
 	if !out.Ready {
 		f.move(now, StateStarting, Reason{ReasonCreated, "the provider made it: " + out.Observation.Evidence})
 		return
@@ -154,7 +164,7 @@ func (f *Facts) applyCreated(step Step, out Outcome, now time.Time) {
 // wake makes the box running: the clocks of a running box start, those of a
 // suspended one end.
 func (f *Facts) wake(now time.Time, why Reason) {
-	f.AwakeSince = now
+	f.AwakeSince, f.WallFloor = now, time.Time{}
 	f.LastUse = latest(f.LastUse, now)
 	f.SuspendedSince, f.PausedClock, f.ExpiryFloor, f.NoticedFor = time.Time{}, time.Time{}, time.Time{}, time.Time{}
 	f.Reminders, f.RemindedAt = 0, time.Time{}
@@ -192,12 +202,12 @@ func (f *Facts) applyQuiet(out Outcome, now time.Time) {
 		f.move(now, StateRunning, Reason{ReasonStillInUse, out.Busy})
 		return
 	}
-	s.Quiet, s.Looked, s.DrainedAt, s.Tries = true, true, now, 0
+	s.Quiet, s.Looked, s.DrainedAt = true, true, now
 	if out.Use == nil || out.Use.Digest == "" {
 		f.doubtScan() // this server does not tell what its history is
 	}
 	s.Exported = f.covered() // nothing was said since the newest export
-	if s.Exported && s.Purpose == PurposeDelete && f.Deletion.Undo == 0 {
+	if s.Exported && s.Purpose == PurposeDelete && f.deletionDue() && f.Deletion.Undo == 0 {
 		f.Sequence = nil
 		f.move(now, StateExporting, Reason{ReasonExported, "the newest export covers the last use"})
 	}
@@ -237,7 +247,7 @@ func (f *Facts) applyReclaimed(step Step, out Outcome, now time.Time) {
 		f.finish(*step.Ask, Result{Reclaim: &report})
 		return
 	}
-	f.Sequence.Reclaimed, f.Sequence.DrainedAt, f.Sequence.Tries = true, now, 0
+	f.Sequence.Reclaimed, f.Sequence.DrainedAt = true, now
 }
 
 func (f *Facts) applyExported(step Step, receipt Receipt, now time.Time) {
@@ -250,7 +260,7 @@ func (f *Facts) applyExported(step Step, receipt Receipt, now time.Time) {
 		f.finish(*step.Ask, Result{Receipt: &receipt})
 		return
 	}
-	f.Sequence.Exported, f.Sequence.DrainedAt, f.Sequence.Tries = true, now, 0
+	f.Sequence.Exported, f.Sequence.DrainedAt = true, now
 	for _, ask := range slices.Clone(f.Asks) {
 		if ask.Kind == AskExport {
 			f.finish(ask, Result{Receipt: &receipt})
@@ -260,7 +270,7 @@ func (f *Facts) applyExported(step Step, receipt Receipt, now time.Time) {
 		f.voidDeletion(Reason{ReasonHistoryChanged, "the history is not what was shown any more; request the deletion again"}, now)
 		return
 	}
-	if f.Sequence.Purpose == PurposeDelete && f.Deletion.Undo == 0 {
+	if f.Sequence.Purpose == PurposeDelete && f.deletionDue() && f.Deletion.Undo == 0 {
 		f.Sequence = nil
 		f.move(now, StateExporting, Reason{ReasonExported, "an export covers the last use"})
 	}
@@ -296,6 +306,8 @@ func (f *Facts) applySuspended(seen Observation, now time.Time) {
 		return
 	}
 	switch {
+	case !f.covered() && !f.Deletion.WithoutHistory && s != nil && s.Ended:
+		f.move(now, StateExporting, why) // it was not asked yet whether it can be woken for an export
 	case !f.covered() && !f.Deletion.WithoutHistory:
 		f.move(now, StateDeleteBlocked, Reason{ReasonExportImpossible, "suspended and kept: " + f.skipText(s)})
 	case now.Before(f.undoAt()):
@@ -321,15 +333,16 @@ func (f *Facts) applyNotified(step Step, now time.Time) {
 	if f.State != StateSuspended {
 		return
 	}
-	due := step.At
-	if late := now.Sub(due.Add(-f.noticeLead())); late > lateBy {
-		due = now.Add(f.noticeLead()) // notify first, wait a full window, then act
-		f.ExpiryFloor = latest(f.ExpiryFloor, due)
+	f.NoticedFor = step.At
+	if due := now.Add(f.noticeLead()); due.After(step.At) { // people get the whole window
+		f.NoticedFor, f.ExpiryFloor = due, latest(f.ExpiryFloor, due)
 	}
-	f.NoticedFor = due
 }
 
 func (f *Facts) applyVerified(problem string, now time.Time) {
+	if !f.deletionDue() {
+		return // taken back while the export was read
+	}
 	if problem == "" {
 		f.Deletion.Verified = true
 		return

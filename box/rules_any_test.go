@@ -30,6 +30,12 @@ func TestAnyLife(t *testing.T) {
 			c.MaxRun = 2 * time.Hour
 		}
 		x := &chaos{T: rt, w: newWorldAt(rt, s, c), tokens: []string{"bogus"}}
+		turn := 0
+		x.w.between = func(step box.Step) {
+			if turn++; rapid.IntRange(0, 7).Draw(rt, "meanwhile") == 0 {
+				x.meanwhile(box.Request{ID: fmt.Sprintf("m%d", turn), By: "eve"})
+			}
+		}
 		wait := x.w.settle()
 		for i := range rapid.IntRange(1, 60).Draw(rt, "events") {
 			x.event(box.Request{ID: fmt.Sprintf("r%d", i), By: "ana"}, wait)
@@ -41,8 +47,46 @@ func TestAnyLife(t *testing.T) {
 				rt.Fatalf("the box is gone and the state says %s", f.State)
 			}
 		}
+		x.w.between = nil // from here on nobody does anything
 		x.rest(wait)
 	})
+}
+
+// meanwhile is one thing that a person does while a step runs.
+func (x *chaos) meanwhile(req box.Request) {
+	f, now := x.w.facts, x.w.now
+	switch what := rapid.SampledFrom([]string{"connect", "release", "suspend", "resume", "keep", "freeze", "request", "confirm", "cancel"}).Draw(x.T, "meanwhile what"); what {
+	case "connect":
+		if r := (box.ConnectRequest{Request: req, HolderID: "h1"}); f.CheckConnect(r) == nil {
+			f.Connect(r, now)
+		}
+	case "release":
+		f.Release("h1", now)
+	case "suspend":
+		if f.CheckSuspend(req) == nil {
+			f.Suspend(req, now)
+		}
+	case "resume":
+		if f.CheckResume(req) == nil {
+			f.Resume(req, now)
+		}
+	case "keep":
+		if r := (box.SwitchAsk{Request: req, On: true}); f.CheckSwitch(r) == nil {
+			f.Keep(r, now)
+		}
+	case "freeze":
+		if r := (box.SwitchAsk{Request: req, On: !f.Frozen}); f.CheckSwitch(r) == nil {
+			f.Freeze(r, now)
+		}
+	case "request":
+		if r := (box.RequestDeleteAsk{Request: req}); f.CheckRequestDelete(r) == nil {
+			x.tokens = append(x.tokens, f.RequestDelete(r, now).Token)
+		}
+	case "confirm":
+		f.ConfirmDelete(box.ConfirmDelete{Token: x.tokens[len(x.tokens)-1]}, now)
+	case "cancel":
+		f.CancelDelete(box.CancelDelete{}, now)
+	}
 }
 
 // event is one thing that happens.

@@ -98,7 +98,7 @@ func TestFreezeStopsWhatHasBegun(t *testing.T) {
 		"an idle suspend":     func(w *world) { w.now = w.now.Add(idle) },
 		"an explicit suspend": func(w *world) { w.facts.Suspend(box.Request{ID: "s"}, w.now) },
 		"a suspend at the wall": func(w *world) {
-			w.policy("w", box.Policy{MaxRun: box.Duration(time.Minute)})
+			w.facts.Policy.MaxRun = box.Duration(time.Minute)
 			w.now = w.now.Add(time.Minute)
 		},
 		"a deletion": func(w *world) { w.confirm(w.requestDelete().Token) },
@@ -108,7 +108,7 @@ func TestFreezeStopsWhatHasBegun(t *testing.T) {
 			begin(w)
 			step := w.step(at)
 			w.freeze("f", true)
-			if !box.Interrupts(w.facts, step.Kind) {
+			if !box.Interrupts(w.facts, step) {
 				t.Errorf("%s at %s is not interrupted", purpose, at)
 			}
 			w.settle()

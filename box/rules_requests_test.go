@@ -131,7 +131,7 @@ func TestScenario56ASlowResumeIsOneResume(t *testing.T) {
 	for range 8 { // 80 s
 		w.now = w.now.Add(10 * time.Second)
 		answer := w.facts.Connect(box.ConnectRequest{Request: box.Request{ID: fmt.Sprint(w.now)}, HolderID: "tab"}, w.now)
-		if answer.State != box.StateResuming || answer.RetryAfter == 0 || box.Interrupts(w.facts, step.Kind) {
+		if answer.State != box.StateResuming || answer.RetryAfter == 0 || box.Interrupts(w.facts, step) {
 			t.Fatalf("after %s: %+v", w.now, answer)
 		}
 	}

@@ -130,7 +130,7 @@ func TestAUserWhoArrivesDuringASuspend(t *testing.T) {
 			w.now = w.now.Add(idle)
 			step := w.step(during)
 			w.connect("tab")
-			if !box.Interrupts(w.facts, step.Kind) {
+			if !box.Interrupts(w.facts, step) {
 				t.Error("the step is not interrupted")
 			}
 			w.settle() // the outcome of a cancelled step is not applied
@@ -146,7 +146,7 @@ func TestAUserWhoArrivesDuringASuspend(t *testing.T) {
 		w.now = w.now.Add(idle)
 		step := w.step(box.StepSuspend)
 		w.connect("tab")
-		if box.Interrupts(w.facts, step.Kind) {
+		if box.Interrupts(w.facts, step) {
 			t.Error("the provider's call is interrupted")
 		}
 		w.finish(step)
@@ -162,7 +162,7 @@ func TestAUserWhoArrivesDuringASuspend(t *testing.T) {
 		w.facts.Suspend(box.Request{ID: "s", By: "ana"}, w.now)
 		step := w.step(box.StepExport)
 		w.connect("tab")
-		if box.Interrupts(w.facts, step.Kind) {
+		if box.Interrupts(w.facts, step) {
 			t.Error("a person's suspend is interrupted")
 		}
 		w.finish(step)

@@ -81,16 +81,3 @@ type Transition struct {
 	Reason Reason    `json:"reason"`
 	Epoch  int       `json:"epoch"`
 }
-
-// settled reports whether a box may rest in the state without a step under way.
-func (s State) settled() bool {
-	switch s {
-	case StateRunning, StateSuspended, StateAwaitingConfirm, StateUndoWindow, StateDeleteBlocked,
-		StateBoxArchived, StateLost, StateCreateFailed:
-		return true
-	case StateUnknown, StateCreating, StateStarting, StateDraining, StateSuspending, StateResuming,
-		StateMaintenanceWake, StateExporting, StateDeleting:
-		return false
-	}
-	return false
-}

@@ -149,7 +149,3 @@ func (f *Facts) NeedsAttention() bool {
 	}
 	return f.Failure != nil && f.Failure.Count >= 5
 }
-
-// Settled reports whether the state is one that a box may rest in; others have
-// a step under way.
-func (f *Facts) Settled() bool { return f.State.settled() }

@@ -105,7 +105,7 @@ func (w *loop) act(step box.Step, now time.Time) error {
 			return err
 		}
 		w.takeSignals()
-		if !cancelled && box.Interrupts(w.facts, step.Kind) {
+		if !cancelled && box.Interrupts(w.facts, step) {
 			cancelled = true
 			cancel()
 		}

@@ -268,3 +268,28 @@ func TestACancelledWorkflowKeepsItsBox(t *testing.T) {
 		t.Errorf("the life stopped at the cancellation: %v", p.box.log)
 	}
 }
+
+func TestATakenBackDeletionWhileTheExportIsReadBack(t *testing.T) {
+	t.Parallel()
+	p := newPlay(t)
+	var token string
+	p.update(20*minute, box.UpdateRequestDelete, box.RequestDeleteAsk{Request: id("d")}, func(answer any, err error) {
+		if err != nil {
+			t.Error(err)
+		}
+		loss, _ := answer.(box.Loss)
+		token = loss.Token
+	})
+	p.box.hang[box.StepVerifyExport] = true
+	p.at(21*minute, func(env *testsuite.TestWorkflowEnvironment) {
+		env.SignalWorkflow(box.SignalConfirmDelete, box.ConfirmDelete{Token: token, By: "ana"})
+	})
+	p.signal(21*minute+time.Second, box.SignalCancelDelete, box.CancelDelete{By: "ana"})
+	statusOf(p, 30*minute, func(s box.Status) {
+		if s.State != box.StateSuspended || s.Deletion != nil || p.box.phase != box.PhaseSuspended {
+			t.Errorf("state %s, phase %s, deletion %+v", s.State, p.box.phase, s.Deletion)
+		}
+	})
+	p.stop(31 * minute)
+	_ = p.run()
+}

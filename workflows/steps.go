@@ -31,8 +31,12 @@ func boundsOf(kind box.StepKind) bounds {
 	longTransfer := bounds{start: 12 * time.Hour, beat: 30 * time.Second, tries: 1}
 	mutation := bounds{start: 40 * time.Minute, beat: 30 * time.Second, tries: 2}
 	switch kind {
-	case box.StepCreate, box.StepResume, box.StepSuspend, box.StepDelete, box.StepAwaitReady:
+	case box.StepResume, box.StepSuspend, box.StepAwaitReady:
 		return mutation
+	case box.StepCreate: // one try: a second one would hide that the first ended without an answer
+		return bounds{start: mutation.start, beat: mutation.beat, tries: 1}
+	case box.StepDelete: // reads the whole export back once more
+		return bounds{start: longTransfer.start, beat: longTransfer.beat, tries: 1}
 	case box.StepExport, box.StepVerifyExport, box.StepReclaim:
 		return longTransfer
 	case box.StepQuiesce: // ends runs: up to ten seconds each
@@ -55,7 +59,8 @@ func (w *loop) start(ctx workflow.Context, step box.Step) workflow.Future {
 		RetryPolicy:            &temporal.RetryPolicy{InitialInterval: time.Second, BackoffCoefficient: 2, MaximumInterval: 10 * time.Second, MaximumAttempts: b.tries},
 		Summary:                clip(step.Reason.Text),
 	})
-	target := activities.Target{Workspace: f.Spec.Workspace, Ref: f.Ref, Step: f.StepID()}
+	id := w.stepID()
+	target := activities.Target{Workspace: f.Spec.Workspace, Ref: f.Ref, Step: id}
 	target.Ref.Epoch = f.Epoch
 	if f.Ref.IsZero() {
 		target.Ref = box.Ref{}
@@ -65,7 +70,7 @@ func (w *loop) start(ctx workflow.Context, step box.Step) workflow.Future {
 	switch step.Kind {
 	case box.StepCreate:
 		return call(ctx, a.Create, activities.CreateInput{
-			Spec: f.Spec, Epoch: f.Epoch, Step: f.StepID(), WorkflowID: workflow.GetInfo(w.ctx).WorkflowExecution.ID,
+			Spec: f.Spec, Epoch: f.Epoch, Step: id, WorkflowID: workflow.GetInfo(w.ctx).WorkflowExecution.ID,
 		})
 	case box.StepAwaitReady:
 		return call(ctx, a.AwaitReady, target)
@@ -107,6 +112,13 @@ func (w *loop) start(ctx workflow.Context, step box.Step) workflow.Future {
 	return call(ctx, a.Observe, target)
 }
 
+// stepID names the step for ever: the count of steps begins anew when a workflow
+// of the same id does, so the first run's id is part of it.
+func (w *loop) stepID() string {
+	run := workflow.GetInfo(w.ctx).FirstRunID
+	return w.facts.StepID() + "-" + run[:min(len(run), 8)]
+}
+
 // call makes a wrong input type a compile error.
 func call[I any](ctx workflow.Context, act func(context.Context, I) (box.Outcome, error), in I) workflow.Future {
 	return workflow.ExecuteActivity(ctx, act, in)
@@ -129,8 +141,9 @@ func (w *loop) notice(step box.Step) activities.Notice {
 func (w *loop) failureOf(err error) box.StepFailure {
 	if timeout, ok := errors.AsType[*temporal.TimeoutError](err); ok && timeout.TimeoutType() == enumspb.TIMEOUT_TYPE_SCHEDULE_TO_START {
 		return box.StepFailure{
-			Class:   box.ClassUnavailable,
-			Message: "no worker serves " + w.facts.Spec.Provider + "; start one with \"boxkeeper worker\"",
+			Class:    box.ClassUnavailable,
+			NotBegun: true,
+			Message:  "no worker serves " + w.facts.Spec.Provider + "; start one with \"boxkeeper worker\"",
 		}
 	}
 	return activities.FailureOf(err)

@@ -1,0 +1,193 @@
+package box_test
+
+import (
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/openhands/boxkeeper/box"
+)
+
+// What a review found broken, one test for each kind of fault.
+
+func TestScenario61ABoxThatNeverAnswersEndsSuspended(t *testing.T) {
+	t.Parallel()
+	t.Run("nobody waits", func(t *testing.T) {
+		t.Parallel()
+		w := newWorld(t, spec())
+		w.deaf = true
+		w.pass(time.Hour)
+		w.state(box.StateSuspended)
+		if w.phase != box.PhaseSuspended {
+			t.Fatalf("it still costs: %s", w.phase)
+		}
+	})
+	t.Run("a person asks for the suspend", func(t *testing.T) {
+		t.Parallel()
+		w := awake(t)
+		w.toSuspended()
+		w.connect("tab")
+		w.failed(w.step(box.StepResume), box.ClassUnavailable)
+		w.facts.Suspend(box.Request{ID: "s"}, w.now)
+		w.settle()
+		w.state(box.StateSuspended)
+	})
+	t.Run("someone waits until the hard maximum", func(t *testing.T) {
+		t.Parallel()
+		w := awake(t)
+		w.toSuspended()
+		w.fail[box.StepResume] = box.ClassUnavailable
+		w.facts.Resume(box.Request{ID: "r"}, w.now)
+		w.pass(11 * time.Hour)
+		w.state(box.StateResuming)
+		w.pass(2 * time.Hour)
+		w.state(box.StateSuspended)
+	})
+}
+
+func TestATakenBackDeletionInTheMiddleOfAStep(t *testing.T) {
+	t.Parallel()
+	for _, at := range []box.StepKind{box.StepQuiesce, box.StepExport, box.StepVerifyExport} {
+		w := awake(t)
+		w.confirm(w.requestDelete().Token)
+		step := w.step(at)
+		w.cancel()
+		if !box.Interrupts(w.facts, step) {
+			t.Errorf("%s is not interrupted", at)
+		}
+		w.finish(step) // it ended before the cancellation reached it
+		w.settle()
+		if !w.exists || w.facts.Deletion != nil || w.did(box.StepDelete) != 0 {
+			t.Errorf("taken back during %s: exists %v, %s, steps %v", at, w.exists, w.facts.State, w.log)
+		}
+	}
+}
+
+func TestAConfirmationDuringTheCreateIsCarriedOut(t *testing.T) {
+	t.Parallel()
+	for name, outcome := range map[string]func(*world, box.Step){
+		"it is made":    func(w *world, s box.Step) { w.finish(s) },
+		"it is refused": func(w *world, s box.Step) { w.failed(s, box.ClassInvalid) },
+	} {
+		w := newWorld(t, spec())
+		step := w.step(box.StepCreate)
+		w.confirm(w.requestDelete().Token)
+		outcome(w, step)
+		w.settle()
+		if w.facts.State != box.StateBoxArchived || w.exists {
+			t.Errorf("%s: %s, exists %v%s", name, w.facts.State, w.exists, w.told())
+		}
+	}
+}
+
+func TestAFaultOfTheWorkersIsNotOneOfTheBox(t *testing.T) {
+	t.Parallel()
+	w := awake(t)
+	w.now = w.now.Add(idle)
+	for range 6 {
+		step := w.step(box.StepQuiesce)
+		w.facts.Apply(step, box.Outcome{Failed: &box.StepFailure{Class: box.ClassUnavailable, Message: "no worker serves test", NotBegun: true}}, w.now)
+		w.now = w.facts.Failure.RetryAt
+	}
+	if s := w.facts.Sequence; s == nil || s.Quiet || len(s.Skips) != 0 || w.facts.Unhealthy {
+		t.Fatalf("the last look was skipped: %+v", s)
+	}
+	w.settle()
+	w.state(box.StateSuspended)
+	if !w.facts.StatusAt(w.now).ExportCovers {
+		t.Fatal("it was suspended without an export")
+	}
+}
+
+func TestADeletionThatTheProviderWasNotToldOfCanBeTakenBack(t *testing.T) {
+	t.Parallel()
+	w := awake(t)
+	w.confirm(w.requestDelete().Token)
+	step := w.step(box.StepDelete)
+	w.facts.Apply(step, box.Outcome{Failed: &box.StepFailure{Class: box.ClassUnavailable, Message: "the store does not answer", NotBegun: true}}, w.now)
+	w.cancel()
+	w.settle()
+	if !w.exists || w.facts.Deletion != nil {
+		t.Fatalf("exists %v, deletion %+v", w.exists, w.facts.Deletion)
+	}
+}
+
+func TestAnAdoptedBoxIsNotTakenForAnEmptyOne(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t, spec())
+	w.exists, w.phase, w.events = true, box.PhaseSuspended, 5
+	step := w.step(box.StepCreate)
+	w.facts.Apply(step, box.Outcome{Observation: w.seen(), Adopted: true}, w.now)
+	w.settle()
+	loss := w.requestDelete()
+	if strings.Contains(strings.Join(loss.NotExported, " "), "never answered") {
+		t.Fatalf("a person is told that nothing is lost: %v", loss.NotExported)
+	}
+	w.confirm(loss.Token)
+	w.settle()
+	if w.did(box.StepExport) == 0 || !w.stored[w.digest()] {
+		t.Fatalf("it was deleted without an export: %v", w.log)
+	}
+}
+
+func TestATokenIsBoundToTheUndoWindowThatWasShown(t *testing.T) {
+	t.Parallel()
+	w := awake(t)
+	w.toSuspended()
+	shown := w.facts.RequestDelete(box.RequestDeleteAsk{Request: box.Request{ID: "a"}, Undo: box.Duration(day)}, w.now)
+	w.facts.RequestDelete(box.RequestDeleteAsk{Request: box.Request{ID: "b"}}, w.now)
+	w.confirm(shown.Token)
+	w.refusedWith(box.ReasonRefused)
+}
+
+func TestABlockedDeletionIsTriedAgain(t *testing.T) {
+	t.Parallel()
+	w := awake(t)
+	w.toSuspended()
+	w.badStore = true
+	w.confirm(w.requestDelete().Token)
+	wait := w.settle()
+	w.state(box.StateDeleteBlocked)
+	if wait.At.Sub(w.now) != time.Hour {
+		t.Fatalf("the next try is in %s", wait.At.Sub(w.now))
+	}
+	w.badStore = false
+	w.pass(time.Hour)
+	if w.facts.State != box.StateBoxArchived || w.exists {
+		t.Fatalf("%s, exists %v", w.facts.State, w.exists)
+	}
+}
+
+func TestAnExpiryByPolicyAfterAnOutageIsToldAgainFirst(t *testing.T) {
+	t.Parallel()
+	w := awake(t, func(s *box.Spec) { s.Policy.OnExpiry = box.OnExpiryDelete })
+	w.until(w.toSuspended(), 0)
+	w.settle() // told
+	w.now = w.now.Add(25 * day)
+	w.settle()
+	w.state(box.StateSuspended)
+	if w.did(box.StepNotify) != 2 {
+		t.Fatalf("told %d times", w.did(box.StepNotify))
+	}
+	w.pass(73 * time.Hour)
+	w.state(box.StateUndoWindow)
+}
+
+func TestWhatIsAskedWaitsBehindADeletion(t *testing.T) {
+	t.Parallel()
+	w := awake(t)
+	loss := w.requestDelete()
+	w.facts.Queue(box.Ask{Kind: box.AskExport, ID: "slow"})
+	step := w.step(box.StepExport)
+	w.confirm(loss.Token)
+	if !box.Interrupts(w.facts, step) {
+		t.Error("an asked export is not interrupted by a confirmed deletion")
+	}
+	if next := box.Next(w.facts, w.now); next.Kind != box.StepQuiesce || next.Purpose != box.PurposeDelete {
+		t.Errorf("next is %s for %s", next.Kind, next.Purpose)
+	}
+	w.settle()
+	if _, done := w.facts.ResultFor("slow"); !done || w.exists {
+		t.Errorf("answered %v, exists %v", done, w.exists)
+	}
+}
