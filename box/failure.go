@@ -43,18 +43,7 @@ func (f *Facts) fail(step Step, why StepFailure, now time.Time) {
 	}
 	switch step.Kind {
 	case StepCreate:
-		switch {
-		case f.deletionDue():
-			f.move(now, StateExporting, Reason{ReasonConfirmed, "a deletion was confirmed while it was created"})
-		case !why.Class.Retryable() && why.Class != ClassCanceled && !why.NotBegun:
-			text := why.Message
-			if f.CreateUnclear {
-				text += "; an earlier try ended without an answer, so a box may exist: request-delete looks for it"
-			}
-			f.move(now, StateCreateFailed, Reason{ReasonRefused, text})
-		default:
-			f.CreateUnclear = f.CreateUnclear || !why.NotBegun
-		}
+		f.failCreate(why, now)
 	case StepAwaitReady:
 		if count >= readyTries {
 			f.Unhealthy = true
@@ -92,24 +81,47 @@ func (f *Facts) fail(step Step, why StepFailure, now time.Time) {
 	case StepResume:
 		f.failResume(step, why, count, now)
 	case StepDelete:
-		if why.NotBegun && why.Class != ClassFailedPrecondition {
-			if !f.Deletion.Unclear {
-				f.Deletion.Committed = false
-				f.move(now, StateExporting, Reason{ReasonFailed, "the provider was not told yet: " + why.Message})
-			}
-			return
-		}
-		if why.Class != ClassFailedPrecondition && why.Class != ClassInvalid {
-			f.Deletion.Unclear = true
-			return
-		}
-		f.Deletion.Verified = false
-		if !f.Deletion.Unclear { // refused before anything was destroyed: it can still be taken back
-			f.Deletion.Committed = false
-			f.move(now, StateExporting, Reason{ReasonRefused, "nothing was destroyed: " + why.Message})
-		}
+		f.failDelete(why, now)
 	case StepObserve, StepScan, StepNotify, StepVerifyExport, StepWait, StepFinish:
 	}
+}
+
+func (f *Facts) failCreate(why StepFailure, now time.Time) {
+	switch {
+	case f.deletionDue():
+		f.move(now, StateExporting, Reason{ReasonConfirmed, "a deletion was confirmed while it was created"})
+	case !why.Class.Retryable() && why.Class != ClassCanceled && !why.NotBegun:
+		text := why.Message
+		if f.CreateUnclear {
+			text += "; an earlier try ended without an answer, so a box may exist: request-delete looks for it"
+		}
+		f.move(now, StateCreateFailed, Reason{ReasonRefused, text})
+	default:
+		f.CreateUnclear = f.CreateUnclear || !why.NotBegun
+	}
+}
+
+// failDelete opens the way back where the provider was not told, and closes it
+// for good where that is not certain.
+func (f *Facts) failDelete(why StepFailure, now time.Time) {
+	d := f.Deletion
+	refused := why.Class == ClassFailedPrecondition || why.Class == ClassInvalid
+	if !refused && !why.NotBegun {
+		d.Unclear = true
+		return
+	}
+	if refused {
+		d.Verified = false
+	}
+	if d.Unclear {
+		return
+	}
+	d.Committed = false
+	code, text := ReasonFailed, "the provider was not told yet: "
+	if refused {
+		code, text = ReasonRefused, "nothing was destroyed: "
+	}
+	f.move(now, StateExporting, Reason{code, text + why.Message})
 }
 
 func (f *Facts) skip(text string) {

@@ -31,7 +31,7 @@ func TestAnyLife(t *testing.T) {
 		}
 		x := &chaos{T: rt, w: newWorldAt(rt, s, c), tokens: []string{"bogus"}}
 		turn := 0
-		x.w.between = func(step box.Step) {
+		x.w.between = func(box.Step) {
 			if turn++; rapid.IntRange(0, 7).Draw(rt, "meanwhile") == 0 {
 				x.meanwhile(box.Request{ID: fmt.Sprintf("m%d", turn), By: "eve"})
 			}
