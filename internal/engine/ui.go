@@ -162,7 +162,7 @@ func refuseTerminate(
 		workflowservice.WorkflowService_DeleteWorkflowExecution_FullMethodName,
 		workflowservice.WorkflowService_StartBatchOperation_FullMethodName:
 		return status.Error(codes.PermissionDenied,
-			"this would leave the workflow's box running with no owner; delete the box instead")
+			"this would leave the workflow's box with no owner, or with one that forgot what it did; delete the box instead")
 	}
 	return invoke(ctx, method, req, reply, cc, opts...)
 }

@@ -29,7 +29,7 @@ func Serve(ctx context.Context, address string, ready func(context.Context) erro
 	var lc net.ListenConfig
 	listener, err := lc.Listen(ctx, "tcp", address)
 	if err != nil {
-		return nil, box.Invalidf("listen", "cannot listen on %s: %v; use another address, port 0 for a free one, or \"off\"", address, plain(err))
+		return nil, box.Invalidf("listen", "cannot listen on %s: %v; name another address, port 0 for a free one, or \"off\" with BOXKEEPER_LISTEN or listen in the configuration file", address, plain(err))
 	}
 	mux := http.NewServeMux()
 	mux.HandleFunc("GET /healthz", func(w http.ResponseWriter, _ *http.Request) { answer(w, http.StatusOK, "ok") })
