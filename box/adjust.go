@@ -73,10 +73,10 @@ func (f *Facts) Keep(r SwitchAsk, now time.Time) ActionAnswer {
 	f.Kept = r.On
 	f.freshClocks(now)
 	if d := f.Deletion; r.On && d != nil && d.ByPolicy && !d.Committed { // a deletion at expiry is an expiry
-		f.voidDeletion(Reason{ReasonKept, "kept by " + orElse(r.By, "its owner")}, now)
+		f.voidDeletion(Reason{ReasonKept, "kept by " + orElse(r.By, unnamed)}, now)
 	}
 	if f.State == StateAwaitingConfirm && r.On {
-		f.move(now, StateSuspended, Reason{ReasonKept, "kept by " + orElse(r.By, "its owner")})
+		f.move(now, StateSuspended, Reason{ReasonKept, "kept by " + orElse(r.By, unnamed)})
 	}
 	return f.answer(map[bool]string{true: "it does not expire any more", false: "the paused TTL counts from now"}[r.On])
 }

@@ -96,7 +96,7 @@ func (f *Facts) ConfirmDelete(s ConfirmDelete, now time.Time) {
 	d.Confirmed, d.ConfirmedAt, d.ConfirmedBy, d.WithoutHistory = true, now, s.By, s.WithoutHistory
 	f.ResumeWanted, f.SuspendWanted, f.Holders = nil, nil, nil
 	f.Confirmation = &Confirmation{Token: s.Token, At: now, By: s.By, Accepted: true, Reason: Reason{ReasonConfirmed, "accepted"}}
-	f.startDeletion(now, Reason{ReasonConfirmed, "confirmed by " + orElse(s.By, "its owner")})
+	f.startDeletion(now, Reason{ReasonConfirmed, "confirmed by " + orElse(s.By, unnamed)})
 }
 
 // undoMeetsWall reports whether the provider would destroy the suspended box
@@ -149,7 +149,7 @@ func (f *Facts) CancelDelete(s CancelDelete, now time.Time) {
 	if d == nil {
 		return
 	}
-	why := Reason{ReasonCancelled, "taken back by " + orElse(s.By, "its owner")}
+	why := Reason{ReasonCancelled, "taken back by " + orElse(s.By, unnamed)}
 	if d.Committed {
 		f.Confirmation = &Confirmation{Token: d.Token, At: now, By: s.By, Accepted: true, Reason: Reason{ReasonRefused, "too late to take back: the box is being deleted"}}
 		return

@@ -388,6 +388,9 @@ func latest(times ...time.Time) time.Time {
 	return out
 }
 
+// unnamed is who did something and gave no name.
+const unnamed = "someone who gave no name"
+
 func orElse(text, other string) string {
 	if text == "" {
 		return other

@@ -113,14 +113,14 @@ func (f *Facts) nextRunning(now time.Time) Step {
 		return Step{Kind: StepWait, Reason: Reason{ReasonFrozen, "frozen: no timer acts"}, StoppedBy: "owner: freeze off"}
 	}
 	if f.deletionDue() {
-		return Step{Kind: StepQuiesce, Purpose: PurposeDelete, Reason: Reason{ReasonConfirmed, "deletion confirmed by " + orElse(f.Deletion.ConfirmedBy, "its owner")}, StoppedBy: "owner: cancel-delete"}
+		return Step{Kind: StepQuiesce, Purpose: PurposeDelete, Reason: Reason{ReasonConfirmed, "deletion confirmed by " + orElse(f.Deletion.ConfirmedBy, unnamed)}, StoppedBy: "owner: cancel-delete"}
 	}
 	wall, walled := f.wallAt()
 	if walled && !now.Before(wall) {
 		return Step{Kind: StepQuiesce, Purpose: PurposeWall, Reason: Reason{ReasonWall, "awake for " + Duration(now.Sub(f.AwakeSince).Round(time.Second)).String() + ", the most that is allowed"}, StoppedBy: "nobody: it is a hard maximum"}
 	}
 	if w := f.SuspendWanted; w != nil {
-		return Step{Kind: StepQuiesce, Purpose: PurposeExplicit, Reason: Reason{ReasonRequested, "suspend asked for by " + orElse(w.By, "its owner")}, StoppedBy: "nobody: a person asked"}
+		return Step{Kind: StepQuiesce, Purpose: PurposeExplicit, Reason: Reason{ReasonRequested, "suspend asked for by " + orElse(w.By, unnamed)}, StoppedBy: "nobody: a person asked"}
 	}
 	if f.holdersAlive() > 0 {
 		at := f.Holders[0].Until
@@ -154,7 +154,7 @@ func (f *Facts) urgent(now time.Time) bool {
 
 func (f *Facts) nextAsk() Step {
 	ask := f.Asks[0]
-	who := "asked for by " + orElse(ask.By, "its owner")
+	who := "asked for by " + orElse(ask.By, unnamed)
 	switch ask.Kind {
 	case AskReclaim:
 		return Step{Kind: StepReclaim, Ask: &ask, Reason: Reason{ReasonRequested, "reclaim " + who}}
@@ -318,7 +318,7 @@ func (d *Deletion) confirmer() string {
 	if d.ByPolicy {
 		return "the policy, as chosen at creation"
 	}
-	return orElse(d.ConfirmedBy, "its owner")
+	return orElse(d.ConfirmedBy, unnamed)
 }
 
 func (f *Facts) deletionDue() bool { return f.Deletion != nil && f.Deletion.Confirmed }
@@ -343,7 +343,7 @@ func (f *Facts) holderText() string {
 
 func (f *Facts) arrivalText() string {
 	if f.ResumeWanted != nil {
-		return "resume asked for by " + orElse(f.ResumeWanted.By, "its owner")
+		return "resume asked for by " + orElse(f.ResumeWanted.By, unnamed)
 	}
 	return f.holderText()
 }

@@ -244,7 +244,7 @@ func (f *Facts) Resume(r Request, now time.Time) ActionAnswer {
 		return f.answer("it is running already")
 	case StateCreateFailed:
 		f.Failure = nil
-		f.move(now, StateCreating, Reason{ReasonRequested, "creation is tried again for " + orElse(r.By, "its owner")})
+		f.move(now, StateCreating, Reason{ReasonRequested, "creation is tried again for " + orElse(r.By, unnamed)})
 		return f.answer("creation is tried again; follow status")
 	case StateDeleteBlocked:
 		f.move(now, StateSuspended, Reason{ReasonUserArrived, "resume asked for"})

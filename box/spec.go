@@ -150,8 +150,20 @@ var (
 	envForm       = regexp.MustCompile(`^[A-Za-z_][A-Za-z0-9_]{0,127}$`)
 	ownerForm     = regexp.MustCompile(`^[A-Za-z0-9@._:/+-]{0,128}$`)
 	secretName    = regexp.MustCompile(`(?i)(key|token|secret|passw|credential|auth)`)
+	labelForm     = regexp.MustCompile(`^[a-zA-Z0-9][a-zA-Z0-9._/-]{0,62}$`) //nolint:gochecknoglobals // compiled once
 	secretRefForm = regexp.MustCompile(`^(env:[A-Za-z_][A-Za-z0-9_]*|file:/.+|credential:[A-Za-z0-9._-]+)$`)
 )
+
+// Bounds of what a spec carries: it is an input of the workflow and part of
+// each run's history.
+const (
+	maxText   = 256
+	maxLabels = 32
+	maxEnv    = 64
+	maxValue  = 4096
+)
+
+func unprintable(r rune) bool { return r <= ' ' || r == 127 }
 
 // ValidateWorkspace refuses an id that is not 1 to 40 of a-z, 0-9 and "-".
 // The form keeps ids usable as names at every provider.
@@ -177,8 +189,26 @@ func (s Spec) Validate() error {
 	if !ownerForm.MatchString(s.Owner) {
 		return Invalidf("owner", "use at most 128 letters, digits and @._:/+-; it is an opaque id, not a display name")
 	}
+	if len(s.Image) > maxText || strings.ContainsFunc(s.Image, unprintable) {
+		return Invalidf("image", "use at most %d printable characters without spaces", maxText)
+	}
+	if len(s.Labels) > maxLabels || len(s.Env) > maxEnv || len(s.Secrets) > maxEnv {
+		return Invalidf("labels", "there can be %d labels and %d settings of each kind at most; it all goes into the history", maxLabels, maxEnv)
+	}
+	for _, name := range slices.Sorted(maps.Keys(s.Labels)) {
+		switch {
+		case !labelForm.MatchString(name):
+			return Invalidf("labels."+name, "use 1 to 63 of a-z, A-Z, 0-9 and ._/- for the name of a label")
+		case len(s.Labels[name]) > maxText || strings.ContainsFunc(s.Labels[name], func(r rune) bool { return r != ' ' && unprintable(r) }):
+			return Invalidf("labels."+name, "use at most %d printable characters", maxText)
+		case secretName.MatchString(name):
+			return Invalidf("labels."+name, "looks like a secret; labels are stored in the clear")
+		}
+	}
 	for _, name := range slices.Sorted(maps.Keys(s.Env)) {
 		switch {
+		case len(s.Env[name]) > maxValue:
+			return Invalidf("env."+name, "is longer than %d bytes; put it into a file in the image instead", maxValue)
 		case !envForm.MatchString(name):
 			return Invalidf("env."+name, "is not a name of an environment variable")
 		case secretName.MatchString(name):

@@ -117,8 +117,10 @@ func (s *session) needWorker(ctx context.Context) error {
 	}
 	ctx, cancel := context.WithTimeout(ctx, workerWithin)
 	defer cancel()
+	answered := false // a last look that our own bound cut off says nothing
 	for {
 		queue, err := s.client.DescribeTaskQueue(ctx, box.TaskQueue, enumspb.TASK_QUEUE_TYPE_WORKFLOW)
+		answered = answered || err == nil
 		switch {
 		case err == nil && len(queue.GetPollers()) > 0:
 			s.served = true
@@ -133,7 +135,7 @@ func (s *session) needWorker(ctx context.Context) error {
 			if s.cmd.Context().Err() != nil {
 				return box.Errorf(box.ClassCanceled, "stopped while looking for a worker")
 			}
-			if err != nil {
+			if !answered {
 				return box.Errorf(box.ClassUnavailable, "Temporal at %s does not answer; nothing was sent; look at it with \"%s check\"", s.address, s.root.Name())
 			}
 			return box.Errorf(box.ClassUnavailable, "no worker serves the task queue %s at %s; nothing was sent; start one with \"%s worker\"", box.TaskQueue, s.address, s.root.Name())

@@ -200,6 +200,9 @@ func serve(c *cobra.Command, shared *cli.Shared, f flags) error {
 		return err
 	}
 	defer n.stop(ctx)
+	if f.noWorkers {
+		cfg.Listen = config.ListenOff // the workers' address: they serve it themselves
+	}
 	if n.served, err = n.parts.Serve(ctx, cfg, n.healthy); err != nil {
 		return err
 	}

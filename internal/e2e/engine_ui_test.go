@@ -33,7 +33,7 @@ func TestEngineUI(t *testing.T) {
 	require.Equal(t, http.StatusOK, code)
 	var settings map[string]any
 	require.NoError(t, json.Unmarshal([]byte(text), &settings))
-	for _, name := range []string{"WorkflowTerminateDisabled", "WorkflowCancelDisabled", "WorkflowResetDisabled", "BatchActionsDisabled", "DisableNewsFetch"} {
+	for _, name := range []string{"WorkflowTerminateDisabled", "WorkflowCancelDisabled", "WorkflowResetDisabled", "WorkflowPauseDisabled", "BatchActionsDisabled", "DisableNewsFetch"} {
 		require.Equal(t, true, settings[name], name)
 	}
 	require.Equal(t, "default", settings["DefaultNamespace"])
@@ -43,7 +43,7 @@ func TestEngineUI(t *testing.T) {
 	code, text = ask(t, http.MethodGet, workflowAPI, "")
 	require.Equal(t, http.StatusOK, code)
 	require.Contains(t, text, "box/demo one")
-	for _, end := range []string{"/terminate", "/cancel", "/reset"} {
+	for _, end := range []string{"/terminate", "/cancel", "/reset", "/pause"} {
 		code, text = ask(t, http.MethodPost, workflowAPI+end, "{}")
 		require.Equal(t, http.StatusForbidden, code, "%s: %s", end, text)
 		require.Contains(t, text, "delete the box instead")

@@ -110,6 +110,8 @@ func uiHandler(o Options, address string, conn *grpc.ClientConn) (http.Handler, 
 		WorkflowCancelDisabled:    true,
 		// It would take back what was recorded of a box, and not the box.
 		WorkflowResetDisabled: true,
+		// A paused workflow watches no box.
+		WorkflowPauseDisabled: true,
 		BatchActionsDisabled:  true,
 		// The cookie against forged requests must reach plain http, which
 		// loopback is.
@@ -159,6 +161,7 @@ func refuseTerminate(
 	case workflowservice.WorkflowService_TerminateWorkflowExecution_FullMethodName,
 		workflowservice.WorkflowService_RequestCancelWorkflowExecution_FullMethodName,
 		workflowservice.WorkflowService_ResetWorkflowExecution_FullMethodName,
+		workflowservice.WorkflowService_PauseWorkflowExecution_FullMethodName,
 		workflowservice.WorkflowService_DeleteWorkflowExecution_FullMethodName,
 		workflowservice.WorkflowService_StartBatchOperation_FullMethodName:
 		return status.Error(codes.PermissionDenied,
