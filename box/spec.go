@@ -150,7 +150,7 @@ var (
 	envForm       = regexp.MustCompile(`^[A-Za-z_][A-Za-z0-9_]{0,127}$`)
 	ownerForm     = regexp.MustCompile(`^[A-Za-z0-9@._:/+-]{0,128}$`)
 	secretName    = regexp.MustCompile(`(?i)(key|token|secret|passw|credential|auth)`)
-	labelForm     = regexp.MustCompile(`^[a-zA-Z0-9][a-zA-Z0-9._/-]{0,62}$`) //nolint:gochecknoglobals // compiled once
+	labelForm     = regexp.MustCompile(`^[a-zA-Z0-9][a-zA-Z0-9._/-]{0,62}$`)
 	secretRefForm = regexp.MustCompile(`^(env:[A-Za-z_][A-Za-z0-9_]*|file:/.+|credential:[A-Za-z0-9._-]+)$`)
 )
 
