@@ -2,6 +2,7 @@ package e2e_test
 
 import (
 	"encoding/json"
+	"fmt"
 	"os"
 	"path/filepath"
 	"runtime"
@@ -57,11 +58,17 @@ func (i *installation) lifeWithKills(victim string, kill func()) {
 	fillCache(t, i.boxDir(s))
 
 	kill() // the first point: awake, someone is connected
-	i.await(ws, within, box.StateRunning)
-	if victim == "box" {
-		eventually(t, within, func() error { _, err := os.Stat(filepath.Join(i.boxDir(s), "run", "address")); return err })
-		require.Len(t, i.boxPids(), 1, "the box was not started again for its user")
+	if victim == "box" { // it is started again for its user
+		eventually(t, within, func() error {
+			why := answerOf[box.Why](i, "box", "why", ws)
+			last := why.Transitions[len(why.Transitions)-1]
+			if pids := i.boxPids(); len(pids) != 1 || last.To != box.StateRunning || len(why.Transitions) < 3 {
+				return fmt.Errorf("%d processes, state %s after %d transitions", len(pids), last.To, len(why.Transitions))
+			}
+			return nil
+		})
 	}
+	i.await(ws, within, box.StateRunning)
 	answerOf[box.ActionAnswer](i, "box", "release", ws, "--holder", "agent")
 
 	i.await(ws, within, box.StateDraining, box.StateSuspending, box.StateSuspended)
