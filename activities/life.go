@@ -46,7 +46,7 @@ func (b *Boxes) Create(ctx context.Context, in CreateInput) (box.Outcome, error)
 		if err := fenced(ctx); err != nil {
 			return box.Outcome{}, err
 		}
-		seen, err := b.Provider.Create(ctx, in.Spec, in.Epoch, start)
+		seen, err := b.Provider.Create(fence(ctx, ctx), in.Spec, in.Epoch, start)
 		if err != nil {
 			return box.Outcome{}, err
 		}
@@ -114,7 +114,7 @@ func (b *Boxes) Suspend(ctx context.Context, in Target) (box.Outcome, error) {
 		if err := fenced(ctx); err != nil {
 			return box.Outcome{}, err
 		}
-		seen, err := b.Provider.Suspend(detached, in.Ref)
+		seen, err := b.Provider.Suspend(fence(ctx, detached), in.Ref)
 		if err != nil {
 			return box.Outcome{}, err
 		}
@@ -141,7 +141,7 @@ func (b *Boxes) Resume(ctx context.Context, in ResumeInput) (box.Outcome, error)
 		if err := fenced(ctx); err != nil {
 			return box.Outcome{}, err
 		}
-		seen, err := b.Provider.Resume(ctx, in.Ref, start)
+		seen, err := b.Provider.Resume(fence(ctx, ctx), in.Ref, start)
 		if err != nil {
 			return box.Outcome{}, err
 		}
@@ -240,7 +240,7 @@ func (b *Boxes) Delete(ctx context.Context, in DeleteInput) (box.Outcome, error)
 		}
 		gone := box.Observation{Ref: ref, Phase: box.PhaseGone, Evidence: "no box of this name exists"}
 		if !ref.IsZero() {
-			seen, err := b.Provider.Delete(ctx, ref)
+			seen, err := b.Provider.Delete(fence(ctx, ctx), ref)
 			if err != nil {
 				return box.Outcome{}, err
 			}

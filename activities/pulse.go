@@ -37,6 +37,32 @@ func (p *pulse) check() bool {
 	return p.stood
 }
 
+// fencedContext ends, for whoever asks it, as soon as this process stood still:
+// a driver that waited for a lock asks before it goes on.
+type fencedContext struct {
+	context.Context //nolint:containedctx // it is a context
+	pulse           *pulse
+}
+
+// Err returns why the execution is over.
+func (c fencedContext) Err() error {
+	if err := c.Context.Err(); err != nil {
+		return err
+	}
+	if c.pulse.check() {
+		return context.Canceled
+	}
+	return nil
+}
+
+// fence puts the pulse of ctx around another context that does not end with it.
+func fence(ctx, other context.Context) context.Context {
+	if p, ok := ctx.Value(pulseKey{}).(*pulse); ok {
+		return fencedContext{other, p}
+	}
+	return other
+}
+
 // fenced refuses what must not be done by an execution that was given up. Call
 // it right before each mutation at the provider.
 func fenced(ctx context.Context) error {

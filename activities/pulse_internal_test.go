@@ -29,3 +29,21 @@ func TestAStandstillEndsTheExecution(t *testing.T) {
 		}
 	})
 }
+
+// A driver that waited for a lock asks its context before it goes on, also one
+// that the step's own end does not reach.
+func TestAFencedContextEndsWithAStandstill(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		p := &pulse{last: time.Now(), bound: standstill}
+		ctx := context.WithValue(t.Context(), pulseKey{}, p)
+		detached := fence(ctx, context.WithoutCancel(ctx))
+		if err := detached.Err(); err != nil {
+			t.Fatalf("at the start: %v", err)
+		}
+		time.Sleep(standstill + time.Second)
+		if detached.Err() == nil {
+			t.Fatal("it goes on after a standstill")
+		}
+	})
+}

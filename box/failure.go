@@ -33,6 +33,9 @@ func (f *Facts) fail(step Step, why StepFailure, now time.Time) {
 		Step: step.Kind, Class: why.Class, Message: why.Message, Count: count, At: now,
 		RetryAt: now.Add(max(wait, why.RetryAfter.Std())),
 	}
+	if inside(step.Kind) && !why.NotBegun && (why.Class == ClassFailedPrecondition || why.Class == ClassNotFound) {
+		f.Look = true // it is not what we think it is
+	}
 	if step.Ask != nil {
 		f.finish(*step.Ask, Result{Class: why.Class, Error: why.Message})
 		f.Failure = nil
@@ -84,6 +87,11 @@ func (f *Facts) fail(step Step, why StepFailure, now time.Time) {
 		f.failDelete(why, now)
 	case StepObserve, StepScan, StepNotify, StepVerifyExport, StepWait, StepFinish:
 	}
+}
+
+// inside reports whether a step speaks to the agent-server in the box.
+func inside(kind StepKind) bool {
+	return kind == StepQuiesce || kind == StepReclaim || kind == StepExport || kind == StepScan
 }
 
 func (f *Facts) failCreate(why StepFailure, now time.Time) {

@@ -172,11 +172,17 @@ func (f *Facts) nextSequence(now time.Time) Step {
 	if s == nil { // cannot happen; reading again is always safe
 		return Step{Kind: StepObserve, Reason: Reason{ReasonFailed, "the state is not known: look again"}}
 	}
+	if s.Ended && f.deletionDue() && f.Failure != nil && f.Failure.Step == StepSuspend {
+		return f.nextDeletion() // a deletion beats the settling of what ended by itself
+	}
 	why := Reason{ReasonRequested, "on the way to suspended (" + string(s.Purpose) + ")"}
 	if f.cancelsSequence() {
 		why := Reason{ReasonUserArrived, "someone needs the box, so it stays awake"}
-		if f.Frozen {
+		switch {
+		case f.Frozen:
 			why = Reason{ReasonFrozen, "frozen, so it stays as it is"}
+		case s.Purpose == PurposeDelete:
+			why = Reason{ReasonCancelled, "the deletion is not agreed any more, so it stays awake"}
 		}
 		return Step{Kind: StepUndrain, Purpose: s.Purpose, Reason: why}
 	}
@@ -217,7 +223,9 @@ func (f *Facts) cancelsSequence() bool {
 		return f.holdersAlive() > 0 || f.ResumeWanted != nil
 	case PurposeDelete:
 		return !f.deletionDue() || f.Frozen
-	case PurposeExplicit, PurposeWall:
+	case PurposeExplicit:
+		return f.Frozen || f.ResumeWanted != nil // the later of two wishes counts
+	case PurposeWall:
 		return f.Frozen
 	}
 	return false

@@ -64,7 +64,11 @@ func (f *Facts) Begin(step Step, now time.Time) {
 		f.UndrainOwed = false
 	case StepReclaim, StepExport:
 		if step.Ask == nil && f.State == StateDraining {
-			f.move(now, StateSuspending, Reason{ReasonQuiet, "drained; nothing runs in it"})
+			why := Reason{ReasonQuiet, "drained; nothing runs in it"}
+			if s := f.Sequence; s != nil && !s.Looked {
+				why = Reason{ReasonUnreachable, "it could not be looked at once more: " + f.skipText(s)}
+			}
+			f.move(now, StateSuspending, why)
 		}
 	case StepSuspend:
 		f.Sequence.Committed = true

@@ -29,13 +29,17 @@ func TestPlanNamesTheRisks(t *testing.T) {
 		"nobody knows whether it suspends": {func(_ *box.Policy, c *box.Capabilities) {
 			c.Suspend, c.NativeIdle = box.Unknown, box.Yes
 		}, []string{"nobody has found out whether provider test can suspend"}},
-		"it is never idle":         {func(p *box.Policy, _ *box.Capabilities) { p.Idle = box.Never }, []string{"awake until the hard maximum"}},
-		"a holder holds for ever":  {func(p *box.Policy, c *box.Capabilities) { p.MaxRun, c.NativeIdle = box.Never, box.Yes }, []string{"keeps the box awake for ever"}},
-		"no end to what it costs":  {func(p *box.Policy, c *box.Capabilities) { p.PausedTTL, c.NativeIdle = box.Never, box.Yes }, []string{"paid for without end"}},
-		"the provider is shorter":  {func(_ *box.Policy, c *box.Capabilities) { c.MaxRun, c.NativeIdle = time.Hour, box.Yes }, []string{"ends a box after 1h, so max_run is 45m"}},
-		"the provider forgets":     {func(_ *box.Policy, c *box.Capabilities) { c.PausedLife, c.NativeIdle = 20*day, box.Yes }, []string{"destroys a suspended box after 20d"}},
-		"a margin of under 72 h":   {func(p *box.Policy, c *box.Capabilities) { p.Notice, c.PausedLife, c.NativeIdle = 1, 32*day, box.Yes }, []string{"destroys a suspended box after 32d"}},
-		"a margin of 72 h is fine": {func(p *box.Policy, c *box.Capabilities) { p.Notice, c.PausedLife, c.NativeIdle = 1, 33*day, box.Yes }, nil},
+		"it is never idle":        {func(p *box.Policy, _ *box.Capabilities) { p.Idle = box.Never }, []string{"awake until the hard maximum"}},
+		"a holder holds for ever": {func(p *box.Policy, c *box.Capabilities) { p.MaxRun, c.NativeIdle = box.Never, box.Yes }, []string{"keeps the box awake for ever"}},
+		"no end to what it costs": {func(p *box.Policy, c *box.Capabilities) { p.PausedTTL, c.NativeIdle = box.Never, box.Yes }, []string{"paid for without end"}},
+		"the provider is shorter": {func(_ *box.Policy, c *box.Capabilities) { c.MaxRun, c.NativeIdle = time.Hour, box.Yes }, []string{"ends a box after 1h, so max_run is 45m"}},
+		"the provider forgets":    {func(_ *box.Policy, c *box.Capabilities) { c.PausedLife, c.NativeIdle = 20*day, box.Yes }, []string{"destroys a suspended box after 20d"}},
+		"a margin of under 72 h": {func(p *box.Policy, c *box.Capabilities) {
+			p.Notice, c.PausedLife, c.NativeIdle = box.Duration(time.Second), 32*day, box.Yes
+		}, []string{"destroys a suspended box after 32d"}},
+		"a margin of 72 h is fine": {func(p *box.Policy, c *box.Capabilities) {
+			p.Notice, c.PausedLife, c.NativeIdle = box.Duration(time.Second), 33*day, box.Yes
+		}, nil},
 	} {
 		p, c := box.DefaultPolicy(), row()
 		test.change(&p, &c)

@@ -191,3 +191,57 @@ func TestWhatIsAskedWaitsBehindADeletion(t *testing.T) {
 		t.Errorf("answered %v, exists %v", done, w.exists)
 	}
 }
+
+func TestAStepThatMeetsAnotherStateMakesItLook(t *testing.T) {
+	t.Parallel()
+	w := awake(t)
+	w.facts.Queue(box.Ask{Kind: box.AskExport, ID: "x"})
+	w.phase = box.PhaseSuspended // somebody suspended it, and nobody said so
+	w.failed(w.step(box.StepExport), box.ClassFailedPrecondition)
+	w.settle()
+	w.state(box.StateSuspended)
+}
+
+func TestTheLaterWishCountsWhileASuspendFails(t *testing.T) {
+	t.Parallel()
+	w := awake(t)
+	w.fail[box.StepSuspend] = box.ClassUnavailable
+	w.facts.Suspend(box.Request{ID: "s"}, w.now)
+	w.settle()
+	w.state(box.StateSuspending)
+	w.facts.Resume(box.Request{ID: "r"}, w.now)
+	w.settle()
+	w.state(box.StateRunning)
+}
+
+func TestADeletionBeatsASettlingThatFails(t *testing.T) {
+	t.Parallel()
+	w := awake(t)
+	w.fail[box.StepSuspend] = box.ClassFailedPrecondition
+	w.phase = box.PhaseFailed
+	w.facts.Observe(box.ObservedSignal{Observation: w.seen()})
+	w.settle()
+	w.state(box.StateSuspending)
+	w.waive(w.requestDelete().Token)
+	w.pass(time.Hour)
+	if w.facts.State != box.StateBoxArchived || w.exists {
+		t.Fatalf("%s, exists %v%s", w.facts.State, w.exists, w.told())
+	}
+}
+
+func TestSpecsRefuseWhatBoxkeeperSets(t *testing.T) {
+	t.Parallel()
+	for field, change := range map[string]func(*box.Spec){
+		"env.BOXKEEPER_X":       func(s *box.Spec) { s.Env = map[string]string{"BOXKEEPER_X": "1"} },
+		"secrets.OH_SECRET_KEY": func(s *box.Spec) { s.Secrets = map[string]string{"OH_SECRET_KEY": "env:X"} },
+		"policy.idle":           func(s *box.Spec) { s.Policy.Idle = 1 },
+		"labels.a b":            func(s *box.Spec) { s.Labels = map[string]string{"a b": "c"} },
+		"image":                 func(s *box.Spec) { s.Image = "two words" },
+	} {
+		s := spec()
+		change(&s)
+		if err := s.Validate(); err == nil || !strings.HasPrefix(err.Error(), field+": ") {
+			t.Errorf("%s: %v", field, err)
+		}
+	}
+}

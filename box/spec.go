@@ -118,6 +118,8 @@ func (p Policy) Validate() error {
 		switch {
 		case f.value.IsNever() && !f.never:
 			return Invalidf("policy."+f.name, "\"never\" is not allowed here; give a length such as 24h")
+		case *f.value > 0 && *f.value < Duration(time.Second):
+			return Invalidf("policy."+f.name, "%s is too short; the least is 1s", *f.value)
 		case *f.value > Duration(maxDuration):
 			return Invalidf("policy."+f.name, "%s is too long; the most is 3650d", *f.value)
 		}
@@ -163,6 +165,12 @@ const (
 	maxValue  = 4096
 )
 
+// reserved reports whether boxkeeper sets a variable of the box itself.
+func reserved(name string) bool {
+	return name == "OH_SECRET_KEY" || name == "SESSION_API_KEY" ||
+		strings.HasPrefix(name, "OH_SESSION_API_KEYS_") || strings.HasPrefix(name, "BOXKEEPER_")
+}
+
 func unprintable(r rune) bool { return r <= ' ' || r == 127 }
 
 // ValidateWorkspace refuses an id that is not 1 to 40 of a-z, 0-9 and "-".
@@ -207,6 +215,8 @@ func (s Spec) Validate() error {
 	}
 	for _, name := range slices.Sorted(maps.Keys(s.Env)) {
 		switch {
+		case reserved(name):
+			return Invalidf("env."+name, "is set by boxkeeper; leave it out")
 		case len(s.Env[name]) > maxValue:
 			return Invalidf("env."+name, "is longer than %d bytes; put it into a file in the image instead", maxValue)
 		case !envForm.MatchString(name):
@@ -221,6 +231,8 @@ func (s Spec) Validate() error {
 		switch {
 		case !envForm.MatchString(name):
 			return Invalidf("secrets."+name, "is not a name of an environment variable")
+		case reserved(name):
+			return Invalidf("secrets."+name, "is set by boxkeeper; leave it out")
 		case !secretRefForm.MatchString(s.Secrets[name]):
 			return Invalidf("secrets."+name, "must be a reference: env:NAME, file:/absolute/path or credential:NAME; the value itself never goes here")
 		}

@@ -57,7 +57,7 @@ func (i *installation) lifeWithKills(victim string, kill func()) {
 	require.NoError(t, err)
 	fillCache(t, i.boxDir(s))
 
-	kill() // the first point: awake, someone is connected
+	kill()               // the first point: awake, someone is connected
 	if victim == "box" { // it is started again for its user
 		eventually(t, within, func() error {
 			why := answerOf[box.Why](i, "box", "why", ws)

@@ -217,6 +217,10 @@ func (p place) lock(ctx context.Context, name string) (func(), error) {
 		if err != nil {
 			return nil, err
 		}
+		if file != nil && ctx.Err() != nil { // while it waited somebody else may have gone on
+			_ = file.Close()
+			return nil, ended(ctx)
+		}
 		if file != nil {
 			return func() {
 				// The lock's file is only kept for a box that is there.
