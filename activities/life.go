@@ -83,7 +83,7 @@ func (b *Boxes) AwaitReady(ctx context.Context, in Target) (box.Outcome, error) 
 		if err != nil {
 			return box.Outcome{}, err
 		}
-		if seen.Phase != box.PhaseRunning && seen.Phase != box.PhaseStarting {
+		if !awake(seen.Phase) {
 			return box.Outcome{}, box.Errorf(box.ClassFailedPrecondition, "the box is %s: %s", seen.Phase, seen.Evidence)
 		}
 		ready, err := b.awaitReady(ctx, in.Ref)

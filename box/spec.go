@@ -165,11 +165,16 @@ const (
 	maxValue  = 4096
 )
 
-// reserved reports whether boxkeeper sets a variable of the box itself.
-func reserved(name string) bool {
+// ReservedEnv reports whether boxkeeper sets a variable of the box itself, so
+// that nobody else may.
+func ReservedEnv(name string) bool {
 	return name == "OH_SECRET_KEY" || name == "SESSION_API_KEY" ||
 		strings.HasPrefix(name, "OH_SESSION_API_KEYS_") || strings.HasPrefix(name, "BOXKEEPER_")
 }
+
+// ValidInstance reports whether a name can be that of a provider instance: 1 to
+// 40 of a-z, 0-9 and "-", not beginning with "-".
+func ValidInstance(name string) bool { return instanceForm.MatchString(name) }
 
 func unprintable(r rune) bool { return r <= ' ' || r == 127 }
 
@@ -191,7 +196,7 @@ func (s Spec) Validate() error {
 	if err := ValidateWorkspace(s.Workspace); err != nil {
 		return err
 	}
-	if !instanceForm.MatchString(s.Provider) {
+	if !ValidInstance(s.Provider) {
 		return Invalidf("provider", "%q is not the name of a provider instance; \"boxkeeper check\" lists those that are configured", s.Provider)
 	}
 	if !ownerForm.MatchString(s.Owner) {
@@ -215,7 +220,7 @@ func (s Spec) Validate() error {
 	}
 	for _, name := range slices.Sorted(maps.Keys(s.Env)) {
 		switch {
-		case reserved(name):
+		case ReservedEnv(name):
 			return Invalidf("env."+name, "is set by boxkeeper; leave it out")
 		case len(s.Env[name]) > maxValue:
 			return Invalidf("env."+name, "is longer than %d bytes; put it into a file in the image instead", maxValue)
@@ -231,7 +236,7 @@ func (s Spec) Validate() error {
 		switch {
 		case !envForm.MatchString(name):
 			return Invalidf("secrets."+name, "is not a name of an environment variable")
-		case reserved(name):
+		case ReservedEnv(name):
 			return Invalidf("secrets."+name, "is set by boxkeeper; leave it out")
 		case !secretRefForm.MatchString(s.Secrets[name]):
 			return Invalidf("secrets."+name, "must be a reference: env:NAME, file:/absolute/path or credential:NAME; the value itself never goes here")

@@ -2,13 +2,10 @@ package providers
 
 import (
 	"context"
-	"regexp"
 
 	"github.com/openhands/boxkeeper/box"
 	"github.com/openhands/boxkeeper/providers/driver"
 )
-
-var nameForm = regexp.MustCompile(`^[a-z0-9][a-z0-9-]{0,39}$`)
 
 // Options says whose boxes a [Provider] keeps. Both fields are required.
 type Options struct {
@@ -36,7 +33,7 @@ type Provider struct {
 // claim shows at start and not in the middle of a box's life.
 func New(name string, d driver.Driver, opts *Options) (*Provider, error) {
 	switch {
-	case !nameForm.MatchString(name):
+	case !box.ValidInstance(name):
 		return nil, box.Invalidf("provider", "%q is not a name for an instance; use 1 to 40 of a-z, 0-9 and \"-\"", name)
 	case d == nil:
 		return nil, box.Invalidf("provider."+name, "has no driver")

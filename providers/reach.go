@@ -4,7 +4,6 @@ import (
 	"context"
 	"maps"
 	"net/url"
-	"strings"
 
 	"github.com/openhands/boxkeeper/box"
 	"github.com/openhands/boxkeeper/providers/driver"
@@ -232,12 +231,12 @@ func (p *Provider) withKeys(start driver.Start, identity box.Identity) (driver.S
 		return full, box.Invalidf("session_key", "is derived and cannot be given")
 	}
 	for name := range start.Env {
-		if reserved(name) {
+		if box.ReservedEnv(name) {
 			return full, box.Invalidf("env."+name, "is set by boxkeeper; leave it out")
 		}
 	}
 	for name := range start.SecretEnv {
-		if reserved(name) {
+		if box.ReservedEnv(name) {
 			return full, box.Invalidf("secrets."+name, "is set by boxkeeper; leave it out")
 		}
 		if _, twice := start.Env[name]; twice {
@@ -246,9 +245,4 @@ func (p *Provider) withKeys(start driver.Start, identity box.Identity) (driver.S
 	}
 	full.SecretEnv["OH_SECRET_KEY"] = p.keys.EncryptionKey(identity.Workspace, identity.Epoch)
 	return full, nil
-}
-
-func reserved(name string) bool {
-	return name == "OH_SECRET_KEY" || name == "SESSION_API_KEY" ||
-		strings.HasPrefix(name, "OH_SESSION_API_KEYS_") || strings.HasPrefix(name, "BOXKEEPER_")
 }

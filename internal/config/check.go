@@ -14,7 +14,6 @@ import (
 )
 
 var (
-	instanceForm  = regexp.MustCompile(`^[a-z0-9][a-z0-9-]{0,39}$`)
 	envNameForm   = regexp.MustCompile(`^[A-Za-z_][A-Za-z0-9_]*$`)
 	envAllowForm  = regexp.MustCompile(`^([A-Za-z_][A-Za-z0-9_]*\*?|\*)$`)
 	credentialRef = regexp.MustCompile(`^[A-Za-z0-9_][A-Za-z0-9._-]{0,127}$`)
@@ -22,7 +21,7 @@ var (
 )
 
 func checkInstance(field, name string) error {
-	if !instanceForm.MatchString(name) {
+	if !box.ValidInstance(name) {
 		return box.Invalidf(printable(field), "%q is not a name for an instance; use 1 to 40 of a-z, 0-9 and \"-\"", printable(name))
 	}
 	return nil
