@@ -152,13 +152,16 @@ type CancelDelete struct {
 	By string `json:"by,omitzero"`
 }
 
-// Confirmation is what became of the last confirm-delete signal.
+// Confirmation is what became of the last confirm-delete or cancel-delete
+// signal, or why a confirmed deletion was given up since.
 type Confirmation struct {
-	Token    string    `json:"token"`
-	At       time.Time `json:"at"`
-	By       string    `json:"by,omitzero"`
-	Accepted bool      `json:"accepted"`
-	Reason   Reason    `json:"reason"`
+	Token string    `json:"token"`
+	At    time.Time `json:"at"`
+	By    string    `json:"by,omitzero"`
+	// Cancel says that the signal was a cancel-delete.
+	Cancel   bool   `json:"cancel,omitzero"`
+	Accepted bool   `json:"accepted"`
+	Reason   Reason `json:"reason"`
 }
 
 // SetPolicyAsk changes fields of the policy; zero fields keep their value.

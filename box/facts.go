@@ -209,6 +209,7 @@ type Failure struct {
 	Class   Class     `json:"class"`
 	Message string    `json:"message"`
 	Count   int       `json:"count"`
+	Since   time.Time `json:"since,omitzero"` // of the first of these failures
 	At      time.Time `json:"at"`
 	RetryAt time.Time `json:"retry_at,omitzero"`
 }

@@ -23,14 +23,14 @@ func backoff(kind StepKind) (first, most time.Duration) {
 // fail records a failed step, says when it is tried again, and gives up on
 // what is not needed for safety. Nothing here ever ends in a deletion.
 func (f *Facts) fail(step Step, why StepFailure, now time.Time) {
-	count := 1
+	count, since := 1, now
 	if f.Failure != nil && f.Failure.Step == step.Kind {
-		count = f.Failure.Count + 1
+		count, since = f.Failure.Count+1, f.Failure.Since
 	}
 	first, most := backoff(step.Kind)
 	wait := min(first<<min(count-1, 20), most)
 	f.Failure = &Failure{
-		Step: step.Kind, Class: why.Class, Message: why.Message, Count: count, At: now,
+		Step: step.Kind, Class: why.Class, Message: why.Message, Count: count, At: now, Since: since,
 		RetryAt: now.Add(max(wait, why.RetryAfter.Std())),
 	}
 	if inside(step.Kind) && !why.NotBegun && (why.Class == ClassFailedPrecondition || why.Class == ClassNotFound) {
@@ -64,7 +64,10 @@ func (f *Facts) fail(step Step, why StepFailure, now time.Time) {
 			f.skip("nothing was reclaimed: " + why.Message)
 		}
 	case StepExport:
-		if f.Sequence != nil && count >= exportTries {
+		// A store or a network that is away for a moment must not cost a history:
+		// what was reached a moment ago is worth a longer wait.
+		passing := why.Class.Retryable() && f.Sequence != nil && f.Sequence.Looked && now.Sub(since) < exportPatience
+		if f.Sequence != nil && count >= exportTries && !passing {
 			f.Sequence.Exported = true
 			f.skip("no export could be taken: " + why.Message)
 		}
@@ -110,7 +113,7 @@ func (f *Facts) failCreate(why StepFailure, now time.Time) {
 }
 
 // failDelete opens the way back where the provider was not told, and closes it
-// for good where that is not certain.
+// where that is not certain, until a fresh reading shows the box alive.
 func (f *Facts) failDelete(why StepFailure, now time.Time) {
 	d := f.Deletion
 	refused := why.Class == ClassFailedPrecondition || why.Class == ClassInvalid
@@ -122,6 +125,7 @@ func (f *Facts) failDelete(why StepFailure, now time.Time) {
 		d.Verified = false
 	}
 	if d.Unclear {
+		f.Look = f.Look || refused // what it needs may have to be taken again, from a box that may be there
 		return
 	}
 	d.Committed = false
@@ -198,6 +202,9 @@ func (f *Facts) phaseFits(p Phase) bool {
 // applyObserved brings the state in line with a fresh reading.
 func (f *Facts) applyObserved(seen Observation, now time.Time) {
 	evidence := orElse(seen.Evidence, string(seen.Phase))
+	if f.State == StateDeleting && f.deletionDue() && seen.Phase.known() {
+		f.Deletion.Committed, f.Deletion.Unclear = false, false // the reading ends the doubt
+	}
 	atRest := f.State == StateSuspended || f.State == StateAwaitingConfirm || f.State == StateUndoWindow || f.State == StateDeleteBlocked
 	switch seen.Phase {
 	case PhaseGone:
@@ -243,6 +250,8 @@ func (f *Facts) applyObserved(seen Observation, now time.Time) {
 			f.move(now, StateStarting, Reason{ReasonSeenAtProvider, evidence})
 		case f.State == StateUnknown, f.State == StateLost:
 			f.move(now, StateRunning, Reason{ReasonSeenAtProvider, evidence})
+		case f.State == StateDeleting: // it goes on from a running box: last look, export, the call
+			f.wake(now, Reason{ReasonSeenAtProvider, "not destroyed, it runs at its provider: " + evidence})
 		case atRest && len(f.Holders) == 0 && f.ResumeWanted == nil && (f.State == StateDeleteBlocked || f.WakeOwed):
 			f.settleAwake(now, evidence)
 		case atRest:

@@ -38,6 +38,7 @@ const (
 	quiesceTries     = 3
 	reclaimTries     = 2
 	exportTries      = 3
+	exportPatience   = 10 * time.Minute
 	maintenanceTries = 3
 	readyTries       = 5
 	maxRepairs       = 3
@@ -351,7 +352,7 @@ func (f *Facts) applyVerified(problem string, now time.Time) {
 		f.Deletion.Verified = true
 		return
 	}
-	f.Failure = &Failure{Step: StepVerifyExport, Class: ClassUnknown, Message: problem, Count: 1, At: now}
+	f.Failure = &Failure{Step: StepVerifyExport, Class: ClassUnknown, Message: problem, Count: 1, Since: now, At: now}
 	f.Receipt = Receipt{} // it proves nothing any more: another export is needed
 	f.Deletion.Rejected++
 	if f.Deletion.Rejected > 1 {

@@ -91,7 +91,11 @@ func (a *Shared) statusText(p *page, s box.Status) {
 		}
 	}
 	if v := s.Confirmation; v != nil {
-		p.linef("The last confirmation was %s: %s.", map[bool]string{true: "accepted", false: "not accepted"}[v.Accepted], strings.TrimSuffix(printable(v.Reason.Text), "."))
+		what := "confirmation"
+		if v.Cancel {
+			what = "cancellation"
+		}
+		p.linef("The last %s was %s: %s.", what, map[bool]string{true: "accepted", false: "not accepted"}[v.Accepted], strings.TrimSuffix(printable(v.Reason.Text), "."))
 	}
 	p.failure(a, s.Failure)
 	p.WriteByte('\n')
