@@ -86,6 +86,7 @@ type Facts struct {
 	UndrainOwed bool         `json:"undrain_owed,omitzero"` // a drain of ours may still be on
 	Seen        []string     `json:"seen,omitzero"`
 	Transitions []Transition `json:"transitions,omitzero"`
+	Decided     *Decision    `json:"decided,omitzero"` // the step that began last
 }
 
 // Holder is a bounded reason why a box may not be suspended now.

@@ -51,6 +51,7 @@ const (
 // Begin records that a step starts. Call it right before the activity.
 func (f *Facts) Begin(step Step, now time.Time) {
 	f.Steps++
+	f.decide(step, now)
 	switch step.Kind {
 	case StepQuiesce:
 		if f.Sequence == nil {
