@@ -203,7 +203,7 @@ type ObservedSignal struct {
 type Input struct {
 	Spec Spec `json:"spec"`
 	// Capabilities is the provider's row as the starter knows it.
-	Capabilities Capabilities `json:"capabilities"`
+	Capabilities Capabilities `json:"capabilities,omitzero"`
 	// Carried is set by continue-as-new only.
 	Carried *Facts `json:"carried,omitzero"`
 	// TurnsPerRun forces continue-as-new after so many turns; tests only.

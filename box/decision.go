@@ -44,7 +44,7 @@ func (f *Facts) decide(step Step, now time.Time) {
 		LastSeen: f.Observed.Phase, LastSeenAt: f.ObservedAt,
 	}
 	if f.awake() {
-		g.LastUse, g.AwakeSince, g.IdleAfter = f.LastUse, f.AwakeSince, f.Policy.Idle
+		g.LastUse, g.AwakeSince, g.IdleAfter = f.LastUse, f.AwakeSince, f.IdleAfter()
 		g.WallAt, _ = f.wallAt()
 	} else {
 		g.SuspendedSince, g.NoticedFor = f.SuspendedSince, f.NoticedFor

@@ -15,7 +15,7 @@ func backoff(kind StepKind) (first, most time.Duration) {
 		return 2 * time.Second, time.Minute
 	case StepResume, StepAwaitReady:
 		return 5 * time.Second, 5 * time.Minute
-	case StepCreate, StepSuspend, StepObserve, StepNotify, StepVerifyExport, StepScan, StepWait, StepFinish:
+	case StepCreate, StepSuspend, StepObserve, StepNotify, StepVerifyExport, StepScan, StepAdjust, StepWait, StepFinish:
 	}
 	return 10 * time.Second, 10 * time.Minute
 }
@@ -28,6 +28,9 @@ func (f *Facts) fail(step Step, why StepFailure, now time.Time) {
 		count, since = f.Failure.Count+1, f.Failure.Since
 	}
 	first, most := backoff(step.Kind)
+	if step.Purpose == PurposeMaintenance {
+		most = time.Hour // nobody waits for it, and each try may cost
+	}
 	wait := min(first<<min(count-1, 20), most)
 	f.Failure = &Failure{
 		Step: step.Kind, Class: why.Class, Message: why.Message, Count: count, At: now, Since: since,
@@ -64,13 +67,7 @@ func (f *Facts) fail(step Step, why StepFailure, now time.Time) {
 			f.skip("nothing was reclaimed: " + why.Message)
 		}
 	case StepExport:
-		// A store or a network that is away for a moment must not cost a history:
-		// what was reached a moment ago is worth a longer wait.
-		passing := why.Class.Retryable() && f.Sequence != nil && f.Sequence.Looked && now.Sub(since) < exportPatience
-		if f.Sequence != nil && count >= exportTries && !passing {
-			f.Sequence.Exported = true
-			f.skip("no export could be taken: " + why.Message)
-		}
+		f.failExport(step, why, count, now)
 	case StepUndrain:
 		if count >= quiesceTries { // the drain's lease ends by itself
 			wish := f.ResumeWanted
@@ -88,6 +85,10 @@ func (f *Facts) fail(step Step, why StepFailure, now time.Time) {
 		f.failResume(step, why, count, now)
 	case StepDelete:
 		f.failDelete(why, now)
+	case StepAdjust:
+		if !why.Class.Retryable() {
+			f.NativeStuck = f.NativeWanted()
+		}
 	case StepObserve, StepScan, StepNotify, StepVerifyExport, StepWait, StepFinish:
 	}
 }
@@ -95,6 +96,22 @@ func (f *Facts) fail(step Step, why StepFailure, now time.Time) {
 // inside reports whether a step speaks to the agent-server in the box.
 func inside(kind StepKind) bool {
 	return kind == StepQuiesce || kind == StepReclaim || kind == StepExport || kind == StepScan
+}
+
+// failExport gives up on an export that cannot be had. A store or a network that
+// is away for a moment must not cost a history: a box that was reached a moment
+// ago is worth a longer wait.
+func (f *Facts) failExport(step Step, why StepFailure, count int, now time.Time) {
+	s := f.Sequence
+	switch {
+	case step.Purpose == PurposeTurn:
+		f.TurnEnded = now.Add(turnExportEvery) // the box goes on; a later export holds it too
+	case s == nil || count < exportTries:
+	case why.Class.Retryable() && s.Looked && now.Sub(f.Failure.Since) < exportPatience:
+	default:
+		s.Exported = true
+		f.skip("no export could be taken: " + why.Message)
+	}
 }
 
 func (f *Facts) failCreate(why StepFailure, now time.Time) {
@@ -227,8 +244,10 @@ func (f *Facts) applyObserved(seen Observation, now time.Time) {
 		case !atRest && f.State != StateResuming:
 			f.Sequence, f.SuspendWanted = nil, nil
 			f.doubtScan()
+			began := latest(f.AwakeSince, now.Add(-seen.Age))
+			f.SuspendedAt, f.TurnEnded = began, time.Time{}
 			if f.SuspendedSince.IsZero() {
-				f.SuspendedSince, f.PausedClock = now, now
+				f.SuspendedSince, f.PausedClock = began, began
 			}
 			f.failAsks(ClassFailedPrecondition, "the box was suspended meanwhile; connect first")
 			f.rest(now, Reason{ReasonSeenAtProvider, "suspended at the provider: " + evidence})

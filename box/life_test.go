@@ -18,7 +18,7 @@ func noon() time.Time {
 func row() box.Capabilities {
 	return box.Capabilities{
 		Driver: "test", Suspend: box.Yes, MemoryKept: box.No, SameIdentity: box.Yes, URLStable: box.Yes, KeyStable: box.Yes,
-		LookingIsUse: box.No, List: box.Yes, Watch: box.Yes, ExportNeedsRunning: box.Yes, NativeIdle: box.No,
+		LookingIsUse: box.No, List: box.Yes, Watch: box.Yes, ExportNeedsRunning: box.Yes, NativeIdle: box.No, NativeAdjust: box.No,
 		Lead: box.LeadOurs, SuspendProof: "seen", DeleteProof: "seen",
 	}
 }
@@ -44,17 +44,22 @@ type world struct {
 	turns int
 
 	phase    box.Phase
-	exists   bool
-	events   int
-	lastUse  time.Time
-	running  int
-	shut     time.Time // until when the door is closed to new work
-	deaf     bool      // the agent-server never answers
-	plain    bool      // it does not tell what its history is
-	badStore bool      // exports do not verify
-	fail     map[box.StepKind]box.Class
-	between  func(box.Step)
-	stored   map[string]bool // digests the store holds
+	phaseAt  time.Time // since when; zero when the provider does not say
+	native   box.Native
+	nativeAt time.Time
+	// nativeFixed is what the provider makes of every timer that it is told.
+	nativeFixed box.Native
+	exists      bool
+	events      int
+	lastUse     time.Time
+	running     int
+	shut        time.Time // until when the door is closed to new work
+	deaf        bool      // the agent-server never answers
+	plain       bool      // it does not tell what its history is
+	badStore    bool      // exports do not verify
+	fail        map[box.StepKind]box.Class
+	between     func(box.Step)
+	stored      map[string]bool // digests the store holds
 }
 
 func newWorld(t failer, s box.Spec) *world {
@@ -90,7 +95,15 @@ func (w *world) seen() box.Observation {
 	if !w.exists {
 		return box.Observation{Ref: ref, Phase: box.PhaseGone, Evidence: "absent twice"}
 	}
-	return box.Observation{Ref: ref, Phase: w.phase, Evidence: "the provider says " + string(w.phase)}
+	seen := box.Observation{Ref: ref, Phase: w.phase, Evidence: "the provider says " + string(w.phase)}
+	if !w.phaseAt.IsZero() {
+		seen.Age = w.now.Sub(w.phaseAt)
+	}
+	if w.facts.Capabilities.NativeIdle == box.Yes {
+		native := w.native
+		seen.Native = &native
+	}
+	return seen
 }
 
 // outcome is what the activity of a step would answer.
@@ -105,8 +118,12 @@ func (w *world) outcome(step box.Step) box.Outcome {
 	switch step.Kind {
 	case box.StepCreate:
 		w.exists, w.phase, w.lastUse = true, box.PhaseRunning, w.now
+		w.tell(w.facts.NativeWanted())
 		return box.Outcome{Observation: w.seen(), Ready: !w.deaf}
 	case box.StepObserve:
+		return box.Outcome{Observation: w.seen()}
+	case box.StepAdjust:
+		w.tell(w.facts.NativeWanted())
 		return box.Outcome{Observation: w.seen()}
 	case box.StepAwaitReady:
 		if !inside() {
@@ -176,9 +193,20 @@ func (w *world) outcome(step box.Step) box.Outcome {
 	return box.Outcome{}
 }
 
+// tell sets the provider's own timers.
+func (w *world) tell(n box.Native) {
+	w.native, w.nativeAt = n, w.now
+	if !w.nativeFixed.IsZero() {
+		w.native = w.nativeFixed
+	}
+}
+
 // changed is what the activities see right before a destruction: a box that is
 // awake is shut and read once more.
 func (w *world) changed() bool {
+	if w.exists && w.facts.AwakeAtExport() && (w.phase == box.PhaseSuspended || w.phase == box.PhaseFailed) {
+		return true
+	}
 	if !w.exists || w.phase != box.PhaseRunning {
 		return false
 	}
@@ -222,11 +250,12 @@ func (w *world) turn() box.Step {
 		return step
 	}
 	w.log = append(w.log, step.Kind)
-	if d := w.facts.Deletion; step.Kind == box.StepDelete && w.exists && !d.WithoutHistory && !w.facts.NeverReady() && !w.stored[w.digest()] && w.phase != box.PhaseRunning {
+	w.facts.Begin(step, w.now)
+	existed := w.exists
+	out := w.outcome(step)
+	if d := w.facts.Deletion; existed && !w.exists && !d.WithoutHistory && !w.facts.NeverReady() && !w.stored[w.digest()] {
 		w.t.Fatalf("it is deleted and its newest history is nowhere%s", w.told())
 	}
-	w.facts.Begin(step, w.now)
-	out := w.outcome(step)
 	if w.between != nil { // signals and updates are taken while an activity runs
 		w.between(step)
 		if box.Interrupts(w.facts, step) {

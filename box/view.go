@@ -98,6 +98,9 @@ func (f *Facts) StatusAt(now time.Time) Status {
 	if plan, err := Plan(f.Policy, f.Capabilities); err == nil {
 		s.Watches, s.Risks = plan.Watches, plan.Risks
 	}
+	if risk := f.nativeRisk(); risk != "" {
+		s.Risks = append(s.Risks, risk)
+	}
 	return s
 }
 
