@@ -1,7 +1,5 @@
 package box
 
-import "time"
-
 // Tri is an answer about a provider whose zero value says that nobody has
 // looked. A driver's row is complete when nothing in it is Unknown.
 type Tri uint8
@@ -78,11 +76,11 @@ type Capabilities struct {
 	NativeIdle Tri  `json:"native_idle"`
 	Lead       Lead `json:"lead"`
 	// MaxRun is the provider's longest awake time, zero when there is none.
-	MaxRun time.Duration `json:"max_run,omitzero"`
+	MaxRun Span `json:"max_run,omitzero"`
 	// PausedLife is how long the provider keeps a suspended box, zero for ever.
-	PausedLife time.Duration `json:"paused_life,omitzero"`
+	PausedLife Span `json:"paused_life,omitzero"`
 	// ResumeWait bounds a resume until the agent-server answers.
-	ResumeWait time.Duration `json:"resume_wait,omitzero"`
+	ResumeWait Span `json:"resume_wait,omitzero"`
 	// SuspendProof and DeleteProof name what counts as proof, in one line each.
 	SuspendProof string `json:"suspend_proof"`
 	DeleteProof  string `json:"delete_proof"`

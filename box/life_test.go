@@ -80,9 +80,9 @@ func (w *world) digest() string {
 
 func (w *world) use() *box.Use {
 	if w.plain {
-		return &box.Use{IdleFor: w.now.Sub(w.lastUse), Running: w.running, Conversations: 1}
+		return &box.Use{IdleFor: box.Span(w.now.Sub(w.lastUse)), Running: w.running, Conversations: 1}
 	}
-	return &box.Use{IdleFor: w.now.Sub(w.lastUse), Running: w.running, Digest: w.digest(), Conversations: 1, Events: w.events}
+	return &box.Use{IdleFor: box.Span(w.now.Sub(w.lastUse)), Running: w.running, Digest: w.digest(), Conversations: 1, Events: w.events}
 }
 
 func (w *world) seen() box.Observation {

@@ -32,13 +32,13 @@ func TestPlanNamesTheRisks(t *testing.T) {
 		"it is never idle":        {func(p *box.Policy, _ *box.Capabilities) { p.Idle = box.Never }, []string{"awake until the hard maximum"}},
 		"a holder holds for ever": {func(p *box.Policy, c *box.Capabilities) { p.MaxRun, c.NativeIdle = box.Never, box.Yes }, []string{"keeps the box awake for ever"}},
 		"no end to what it costs": {func(p *box.Policy, c *box.Capabilities) { p.PausedTTL, c.NativeIdle = box.Never, box.Yes }, []string{"paid for without end"}},
-		"the provider is shorter": {func(_ *box.Policy, c *box.Capabilities) { c.MaxRun, c.NativeIdle = time.Hour, box.Yes }, []string{"ends a box after 1h, so max_run is 45m"}},
-		"the provider forgets":    {func(_ *box.Policy, c *box.Capabilities) { c.PausedLife, c.NativeIdle = 20*day, box.Yes }, []string{"destroys a suspended box after 20d"}},
+		"the provider is shorter": {func(_ *box.Policy, c *box.Capabilities) { c.MaxRun, c.NativeIdle = box.Span(time.Hour), box.Yes }, []string{"ends a box after 1h, so max_run is 45m"}},
+		"the provider forgets":    {func(_ *box.Policy, c *box.Capabilities) { c.PausedLife, c.NativeIdle = box.Span(20*day), box.Yes }, []string{"destroys a suspended box after 20d"}},
 		"a margin of under 72 h": {func(p *box.Policy, c *box.Capabilities) {
-			p.Notice, c.PausedLife, c.NativeIdle = box.Duration(time.Second), 32*day, box.Yes
+			p.Notice, c.PausedLife, c.NativeIdle = box.Duration(time.Second), box.Span(32*day), box.Yes
 		}, []string{"destroys a suspended box after 32d"}},
 		"a margin of 72 h is fine": {func(p *box.Policy, c *box.Capabilities) {
-			p.Notice, c.PausedLife, c.NativeIdle = box.Duration(time.Second), 33*day, box.Yes
+			p.Notice, c.PausedLife, c.NativeIdle = box.Duration(time.Second), box.Span(33*day), box.Yes
 		}, nil},
 	} {
 		p, c := box.DefaultPolicy(), row()
@@ -62,7 +62,7 @@ func TestPlanRefusesWhatCannotBeMet(t *testing.T) {
 		"policy.idle":    func(_ *box.Policy, c *box.Capabilities) { c.Suspend = box.No },
 		"policy.max_run": func(p *box.Policy, c *box.Capabilities) { c.Suspend, p.Idle = box.No, box.Never },
 		"policy.undo": func(p *box.Policy, c *box.Capabilities) {
-			p.OnExpiry, p.Undo, c.PausedLife = box.OnExpiryDelete, box.Duration(3*day), 32*day
+			p.OnExpiry, p.Undo, c.PausedLife = box.OnExpiryDelete, box.Duration(3*day), box.Span(32*day)
 		},
 		"policy.notice": func(p *box.Policy, _ *box.Capabilities) { p.Notice = box.Never },
 	} {
@@ -82,7 +82,7 @@ func TestPlanRefusesWhatCannotBeMet(t *testing.T) {
 func TestPlanSaysWhoWatchesWhat(t *testing.T) {
 	t.Parallel()
 	c := row()
-	c.NativeIdle, c.MaxRun, c.PausedLife = box.Yes, 4*time.Hour, 60*day
+	c.NativeIdle, c.MaxRun, c.PausedLife = box.Yes, box.Span(4*time.Hour), box.Span(60*day)
 	plan, err := box.Plan(box.Policy{OnExpiry: box.OnExpiryDelete}, c)
 	if err != nil {
 		t.Fatal(err)

@@ -27,7 +27,7 @@ func TestAnyLife(t *testing.T) {
 			s.Policy.OnExpiry = box.OnExpiryDelete
 		}
 		if rapid.Bool().Draw(rt, "provider has a wall") {
-			c.MaxRun = 2 * time.Hour
+			c.MaxRun = box.Span(2 * time.Hour)
 		}
 		x := &chaos{T: rt, w: newWorldAt(rt, s, c), tokens: []string{"bogus"}}
 		turn := 0

@@ -1,7 +1,5 @@
 package box
 
-import "time"
-
 // Tier is how deep a reclaim pass goes; each includes the ones before it.
 type Tier string
 
@@ -86,7 +84,7 @@ type ReclaimItem struct {
 // Use is what a box says of its own use, always as ages: clocks in a box are
 // wall clocks in process memory and are never compared with ours.
 type Use struct {
-	IdleFor time.Duration `json:"idle_for"` // age of the last use
+	IdleFor Span `json:"idle_for"` // age of the last use
 	// Running counts conversations that execute now.
 	Running int `json:"running"`
 	// InFlight counts requests that the box is serving and that would start work.

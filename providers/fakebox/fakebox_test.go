@@ -116,7 +116,7 @@ func TestBillFollowsTheClockAndEndsWithTheBox(t *testing.T) {
 func TestSuspendsAndDestroysByItselfAtTheTimeItSays(t *testing.T) {
 	t.Parallel()
 	row := fakebox.DefaultRow()
-	row.NativeIdle, row.PausedLife = box.Yes, 48*time.Hour
+	row.NativeIdle, row.PausedLife = box.Yes, box.Span(48*time.Hour)
 	cloud := fakebox.New(&fakebox.Options{Row: row, NativeIdle: 20 * time.Minute})
 	ref := made(t, cloud.Driver(installation), "native")
 	cloud.Advance(15 * time.Minute)
@@ -137,7 +137,7 @@ func TestSuspendsAndDestroysByItselfAtTheTimeItSays(t *testing.T) {
 func TestLongestRunSuspends(t *testing.T) {
 	t.Parallel()
 	row := fakebox.DefaultRow()
-	row.MaxRun = 12 * time.Hour
+	row.MaxRun = box.Span(12 * time.Hour)
 	cloud := fakebox.New(&fakebox.Options{Row: row})
 	ref := made(t, cloud.Driver(installation), "wall")
 	cloud.Advance(12*time.Hour - 1)
