@@ -73,9 +73,11 @@ type ConnectRequest struct {
 
 // ConnectAnswer says how far the box is; it never waits for the wake.
 type ConnectAnswer struct {
-	State       State     `json:"state"`
-	HolderID    string    `json:"holder_id"`
-	LeaseUntil  time.Time `json:"lease_until"`
+	State    State  `json:"state"`
+	HolderID string `json:"holder_id"`
+	// LeaseUntil is when the hold ends unless it is renewed; not set when a
+	// repeated request finds its hold released.
+	LeaseUntil  time.Time `json:"lease_until,omitzero"`
 	GatewayPath string    `json:"gateway_path"`
 	// RetryAfter is when to ask again; zero when the box is ready.
 	RetryAfter Duration `json:"retry_after,omitzero"`
@@ -200,7 +202,7 @@ type ObservedSignal struct {
 type Input struct {
 	Spec Spec `json:"spec"`
 	// Capabilities is the provider's row as the starter knows it.
-	Capabilities Capabilities `json:"capabilities"`
+	Capabilities Capabilities `json:"capabilities,omitzero"`
 	// Carried is set by continue-as-new only.
 	Carried *Facts `json:"carried,omitzero"`
 	// TurnsPerRun forces continue-as-new after so many turns; tests only.

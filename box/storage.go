@@ -56,7 +56,7 @@ type ReclaimRequest struct {
 type ReclaimReport struct {
 	PlanID string        `json:"plan_id"`
 	DryRun bool          `json:"dry_run,omitzero"`
-	Items  []ReclaimItem `json:"items"`
+	Items  []ReclaimItem `json:"items,omitzero"`
 	// PlannedBytes is what deleting all items frees, computed over their union:
 	// a file counts only when its last link is inside.
 	PlannedBytes int64 `json:"planned_bytes"`

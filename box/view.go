@@ -36,7 +36,7 @@ type Status struct {
 	Failure        *Failure      `json:"failure,omitzero"`
 	Ref            Ref           `json:"ref,omitzero"`
 	Policy         Policy        `json:"policy"`
-	Watches        []Watch       `json:"watches"`
+	Watches        []Watch       `json:"watches,omitzero"`
 	Risks          []string      `json:"risks,omitzero"`
 }
 
