@@ -60,16 +60,11 @@ func formOf(t reflect.Type) string {
 	return "an object"
 }
 
-var (
-	readsJSON = reflect.TypeFor[json.Unmarshaler]()
-	readsText = reflect.TypeFor[encoding.TextUnmarshaler]()
-)
-
 // misfit looks for the innermost value that does not fit its type: the decoder
 // of the standard library does not say where a type's own reading failed.
 func misfit(data []byte, t reflect.Type, path string) (string, error) {
 	err := json.Unmarshal(data, reflect.New(t).Interface())
-	if err == nil || reflect.PointerTo(t).Implements(readsJSON) || reflect.PointerTo(t).Implements(readsText) {
+	if err == nil || readsItself(reflect.PointerTo(t)) {
 		return path, err
 	}
 	switch t.Kind() { //nolint:exhaustive // nothing else has parts
@@ -100,6 +95,10 @@ func misfit(data []byte, t reflect.Type, path string) (string, error) {
 		}
 	}
 	return path, err
+}
+
+func readsItself(t reflect.Type) bool {
+	return t.Implements(reflect.TypeFor[json.Unmarshaler]()) || t.Implements(reflect.TypeFor[encoding.TextUnmarshaler]())
 }
 
 func join(path, name string) string {

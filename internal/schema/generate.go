@@ -178,15 +178,15 @@ func (g *generator) defineValues(t reflect.Type) error {
 	if len(values) == 0 {
 		return fmt.Errorf("%s is a text of its own and package box has no constant of it", t)
 	}
-	about := g.source.types[t.Name()]
+	about := []string{g.source.types[t.Name()]}
 	var texts []string
 	for _, v := range values {
 		texts = append(texts, v.text)
 		if v.comment != "" {
-			about += "\n- " + v.text + ": " + v.comment
+			about = append(about, "- "+v.text+": "+v.comment)
 		}
 	}
-	g.defs[t.Name()] = object{{"description", about}, {"type", "string"}, {"enum", texts}}
+	g.defs[t.Name()] = object{{"description", strings.Join(about, "\n")}, {"type", "string"}, {"enum", texts}}
 	return nil
 }
 

@@ -34,7 +34,7 @@ func TestTheSchemaIsWhatTheTypesSay(t *testing.T) {
 	want, err := schema.Generate(os.DirFS(sources()))
 	require.NoError(t, err)
 	if *update {
-		require.NoError(t, os.WriteFile(schemaFile, want, 0o644)) //nolint:gosec // a file of the repository
+		require.NoError(t, os.WriteFile(schemaFile, want, 0o644))
 	}
 	have, err := os.ReadFile(schemaFile)
 	require.NoError(t, err)
@@ -140,6 +140,23 @@ func TestTheSchemaSaysWhatTheHandlersTake(t *testing.T) {
 		return true
 	})
 	require.Len(t, want, len(schema.Updates())+len(schema.Signals())+len(schema.Queries()), "this test does not see every handler: %v", slices.Sorted(maps.Keys(want)))
+	require.Equal(t, want, have)
+}
+
+// TestTheSearchAttributesAreIndexedAsTheSchemaSays reads what the engine is told.
+func TestTheSearchAttributesAreIndexedAsTheSchemaSays(t *testing.T) {
+	t.Parallel()
+	text, err := os.ReadFile(filepath.Join("..", "daemon", "daemon.go"))
+	require.NoError(t, err)
+	names := constants(t)
+	want := map[string]string{}
+	for _, found := range regexp.MustCompile(`box\.(Search\w+):\s+enumspb\.INDEXED_VALUE_TYPE_(\w+)`).FindAllStringSubmatch(string(text), -1) {
+		want[names[found[1]]] = found[2]
+	}
+	have := map[string]string{}
+	for _, a := range schema.SearchAttributes() {
+		have[a.Name] = strings.ToUpper(a.Type)
+	}
 	require.Equal(t, want, have)
 }
 
