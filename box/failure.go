@@ -244,7 +244,7 @@ func (f *Facts) applyObserved(seen Observation, now time.Time) {
 		case !atRest && f.State != StateResuming:
 			f.Sequence, f.SuspendWanted = nil, nil
 			f.doubtScan()
-			began := latest(f.AwakeSince, now.Add(-seen.Age))
+			began := latest(f.AwakeSince, now.Add(-seen.Age.Std()))
 			f.SuspendedAt, f.TurnEnded = began, time.Time{}
 			if f.SuspendedSince.IsZero() {
 				f.SuspendedSince, f.PausedClock = began, began

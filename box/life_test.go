@@ -85,9 +85,9 @@ func (w *world) digest() string {
 
 func (w *world) use() *box.Use {
 	if w.plain {
-		return &box.Use{IdleFor: w.now.Sub(w.lastUse), Running: w.running, Conversations: 1}
+		return &box.Use{IdleFor: box.Span(w.now.Sub(w.lastUse)), Running: w.running, Conversations: 1}
 	}
-	return &box.Use{IdleFor: w.now.Sub(w.lastUse), Running: w.running, Digest: w.digest(), Conversations: 1, Events: w.events}
+	return &box.Use{IdleFor: box.Span(w.now.Sub(w.lastUse)), Running: w.running, Digest: w.digest(), Conversations: 1, Events: w.events}
 }
 
 func (w *world) seen() box.Observation {
@@ -97,7 +97,7 @@ func (w *world) seen() box.Observation {
 	}
 	seen := box.Observation{Ref: ref, Phase: w.phase, Evidence: "the provider says " + string(w.phase)}
 	if !w.phaseAt.IsZero() {
-		seen.Age = w.now.Sub(w.phaseAt)
+		seen.Age = box.Span(w.now.Sub(w.phaseAt))
 	}
 	if w.facts.Capabilities.NativeIdle == box.Yes {
 		native := w.native

@@ -76,7 +76,7 @@ func (b *fakeBoxes) digest() string {
 }
 
 func (b *fakeBoxes) use() *box.Use {
-	return &box.Use{IdleFor: b.now().Sub(b.lastUse), Running: b.running, Digest: b.digest(), Conversations: 1, Events: b.events}
+	return &box.Use{IdleFor: box.Span(b.now().Sub(b.lastUse)), Running: b.running, Digest: b.digest(), Conversations: 1, Events: b.events}
 }
 
 func (b *fakeBoxes) Create(ctx context.Context, _ activities.CreateInput) (box.Outcome, error) {
