@@ -77,7 +77,7 @@ func (s Step) Upcoming() StepKind {
 
 // StatusAt returns the status at a time. It changes nothing.
 func (f *Facts) StatusAt(now time.Time) Status {
-	next := Next(f, now)
+	next := f.Armed(Next(f, now))
 	s := Status{
 		Workspace: f.Spec.Workspace, Owner: f.Spec.Owner, Provider: f.Spec.Provider, Epoch: f.Epoch,
 		AsOf: now, State: f.State, Since: age(now, f.StateSince), Flags: f.Flags(), Reason: f.because(),
@@ -106,7 +106,7 @@ func (f *Facts) StatusAt(now time.Time) Status {
 
 // WhyAt returns the answer to "why" at a time. It changes nothing.
 func (f *Facts) WhyAt(now time.Time) Why {
-	next := Next(f, now)
+	next := f.Armed(Next(f, now))
 	w := Why{
 		AsOf: now, State: f.State, Because: f.because(), Next: next.Upcoming(), NextAt: next.At, NextReason: next.Reason,
 		StoppedBy: next.StoppedBy, Failure: f.Failure, Decided: f.Decided, Transitions: slices.Clone(f.Transitions),

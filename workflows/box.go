@@ -74,7 +74,7 @@ func (w *loop) run() error {
 		w.takeSignals()
 		now := workflow.Now(w.ctx)
 		w.facts.Advance(now)
-		step := box.Next(w.facts, now)
+		step := w.facts.Armed(box.Next(w.facts, now))
 		switch step.Kind {
 		case box.StepFinish:
 			w.publish(step)
