@@ -21,7 +21,9 @@ type Options struct {
 	// [DefaultRow].
 	Row box.Capabilities
 	// NativeIdle is the time without use after which the cloud suspends a box
-	// by itself, when the row claims NativeIdle.
+	// by itself, when the row claims NativeIdle. Without it, that is what the
+	// policy of the create call asks for: its idle time and the dead-man margin;
+	// never for a box that was made without a policy.
 	NativeIdle time.Duration
 	// Fingerprint is the account that the cloud begins with; "fakebox" if empty.
 	Fingerprint string
@@ -88,7 +90,8 @@ type sandbox struct {
 	lastUse  time.Time
 	evidence string
 	frozen   bool
-	account  string // that it was made in
+	account  string        // that it was made in
+	idle     time.Duration // native, zero for never
 }
 
 // New returns an empty cloud.
@@ -154,7 +157,7 @@ func (c *Cloud) Plant(name string) {
 	c.boxes()[name] = &sandbox{
 		Statement: Statement{Phase: box.PhaseRunning, Foreign: true, Starts: 1},
 		ids:       []string{c.nextID()},
-		since:     now, billed: now, lastUse: now,
+		since:     now, billed: now, lastUse: now, idle: c.opts.NativeIdle,
 	}
 }
 
@@ -266,8 +269,8 @@ func (c *Cloud) wall(b *sandbox, now time.Time) bool {
 	}
 	switch b.Phase {
 	case box.PhaseRunning, box.PhaseStarting:
-		if row.NativeIdle == box.Yes && c.opts.NativeIdle > 0 {
-			earliest(b.lastUse.Add(c.opts.NativeIdle), "idle at the provider")
+		if row.NativeIdle == box.Yes && b.idle > 0 {
+			earliest(b.lastUse.Add(b.idle), "idle at the provider")
 		}
 		if row.MaxRun > 0 {
 			earliest(b.since.Add(row.MaxRun), "longest run time at the provider")

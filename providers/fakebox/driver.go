@@ -58,6 +58,10 @@ func (d *Driver) Create(ctx context.Context, req driver.CreateRequest) (box.Obse
 		}
 		b.ids = append(b.ids, c.nextID())
 		b.billed = now
+		b.idle = c.opts.NativeIdle
+		if b.idle == 0 && req.Policy.Idle > 0 {
+			b.idle = (req.Policy.Idle + req.Policy.DeadMan).Std()
+		}
 		c.move(b, box.PhaseRunning, now, "created")
 		if err := c.start(b, now); err != nil {
 			return box.Observation{}, err
