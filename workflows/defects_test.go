@@ -201,15 +201,20 @@ func playOurs(t *testing.T, s scene) outcome {
 	return out
 }
 
-// deleteAt asks for the deletion of the box and confirms what is shown.
+// deleteAt asks for the deletion of the box, and confirms what is shown a
+// second later.
 func deleteAt(p *play, at time.Duration) {
+	var token string
 	p.update(at, box.UpdateRequestDelete, box.RequestDeleteAsk{Request: id(fmt.Sprint("delete-", at))}, func(answer any, err error) {
 		if err != nil {
 			p.t.Errorf("request-delete: %v", err)
 			return
 		}
 		loss, _ := answer.(box.Loss)
-		p.env.SignalWorkflow(box.SignalConfirmDelete, box.ConfirmDelete{Token: loss.Token, By: "ana"})
+		token = loss.Token
+	})
+	p.at(at+time.Second, func(env *testsuite.TestWorkflowEnvironment) {
+		env.SignalWorkflow(box.SignalConfirmDelete, box.ConfirmDelete{Token: token, By: "ana"})
 	})
 }
 

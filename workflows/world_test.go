@@ -179,9 +179,10 @@ type play struct {
 	now     time.Time // end of the last run
 	end     time.Duration
 
-	acts any                                          // the activities, if not box
-	each func(env *testsuite.TestWorkflowEnvironment) // called before each run
-	env  *testsuite.TestWorkflowEnvironment           // of the present run
+	carried []box.Input                                  // what each run handed to the next
+	acts    any                                          // the activities, if not box
+	each    func(env *testsuite.TestWorkflowEnvironment) // called before each run
+	env     *testsuite.TestWorkflowEnvironment           // of the present run
 }
 
 type move struct {
@@ -285,5 +286,6 @@ func (p *play) run() error {
 		if err := converter.GetDefaultDataConverter().FromPayloads(again.Input, &in); err != nil {
 			p.t.Fatal(err)
 		}
+		p.carried = append(p.carried, in)
 	}
 }
