@@ -77,10 +77,7 @@ func (f *Facts) fail(step Step, why StepFailure, now time.Time) {
 		}
 	case StepSuspend:
 		f.Sequence.Committed = false
-		f.Look = true
-		if why.Class == ClassNotFound {
-			f.Failure = nil
-		}
+		f.Look = true // and then wait: a provider that knows the box and does not find it must not be asked without end
 	case StepResume:
 		f.failResume(step, why, count, now)
 	case StepDelete:
@@ -173,7 +170,6 @@ func (f *Facts) failResume(step Step, why StepFailure, count int, now time.Time)
 		return
 	}
 	if why.Class == ClassNotFound {
-		f.Failure = nil
 		f.Look = true
 	}
 }
@@ -225,6 +221,9 @@ func (f *Facts) applyObserved(seen Observation, now time.Time) {
 	atRest := f.State == StateSuspended || f.State == StateAwaitingConfirm || f.State == StateUndoWindow || f.State == StateDeleteBlocked
 	switch seen.Phase {
 	case PhaseGone:
+		if f.Failure != nil && (f.Failure.Step == StepSuspend || f.Failure.Step == StepResume) {
+			f.Failure = nil // that was why
+		}
 		f.Sequence, f.Holders, f.ResumeWanted, f.SuspendWanted = nil, nil, nil, nil
 		f.failAsks(ClassNotFound, "the box is gone at its provider")
 		gone := Reason{ReasonGoneAtProvider, "gone without us: " + evidence}

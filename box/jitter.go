@@ -43,7 +43,7 @@ func (f *Facts) Armed(step Step) Step {
 	if step.Kind != StepWait || step.Then != StepQuiesce || step.Purpose != PurposeIdle || step.Reason.Code != ReasonIdle {
 		return step
 	}
-	at := step.At.Add(jitter(f.Spec.Workspace, f.Policy.Idle))
+	at := step.At.Add(jitter(f.Spec.Workspace, f.IdleAfter()))
 	if wall, walled := f.wallAt(); walled && !at.Before(wall) {
 		return step
 	}

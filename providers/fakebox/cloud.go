@@ -156,7 +156,7 @@ func (c *Cloud) Plant(name string) {
 	c.boxes()[name] = &sandbox{
 		Statement: Statement{Phase: box.PhaseRunning, Foreign: true, Starts: 1},
 		ids:       []string{c.nextID()},
-		since:     now, billed: now, lastUse: now,
+		since:     now, billed: now, lastUse: now, native: box.Native{Idle: box.Duration(c.opts.NativeIdle)},
 	}
 }
 
