@@ -43,18 +43,19 @@ type world struct {
 	log   []box.StepKind
 	turns int
 
-	phase    box.Phase
-	exists   bool
-	events   int
-	lastUse  time.Time
-	running  int
-	shut     time.Time // until when the door is closed to new work
-	deaf     bool      // the agent-server never answers
-	plain    bool      // it does not tell what its history is
-	badStore bool      // exports do not verify
-	fail     map[box.StepKind]box.Class
-	between  func(box.Step)
-	stored   map[string]bool // digests the store holds
+	phase     box.Phase
+	exists    bool
+	events    int
+	lastUse   time.Time
+	running   int
+	shut      time.Time // until when the door is closed to new work
+	deaf      bool      // the agent-server never answers
+	plain     bool      // it does not tell what its history is
+	badStore  bool      // exports do not verify
+	listeners []box.Listener
+	fail      map[box.StepKind]box.Class
+	between   func(box.Step)
+	stored    map[string]bool // digests the store holds
 }
 
 func newWorld(t failer, s box.Spec) *world {
@@ -93,8 +94,18 @@ func (w *world) seen() box.Observation {
 	return box.Observation{Ref: ref, Phase: w.phase, Evidence: "the provider says " + string(w.phase)}
 }
 
-// outcome is what the activity of a step would answer.
+// outcome is what the activity of a step would answer, and who listens.
 func (w *world) outcome(step box.Step) box.Outcome {
+	out := w.answer(step)
+	if out.Failed != nil {
+		out.Failed.Listeners = w.listeners
+	} else {
+		out.Listeners = w.listeners
+	}
+	return out
+}
+
+func (w *world) answer(step box.Step) box.Outcome {
 	if class, bad := w.fail[step.Kind]; bad {
 		return box.Outcome{Failed: &box.StepFailure{Class: class, Message: "as told"}}
 	}

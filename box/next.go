@@ -308,10 +308,12 @@ func Interrupts(f *Facts, running Step) bool {
 	switch running.Kind {
 	case StepVerifyExport:
 		return !f.deletionDue()
+	case StepNotify: // nobody waits for a receiver that does not answer
+		return f.ResumeWanted != nil || f.holdersAlive() > 0 || f.deletionDue()
 	case StepQuiesce, StepReclaim, StepExport:
 		return f.cancelsSequence()
 	case StepWait, StepFinish, StepCreate, StepAwaitReady, StepObserve, StepScan, StepUndrain, StepSuspend,
-		StepResume, StepNotify, StepDelete:
+		StepResume, StepDelete:
 		return false
 	}
 	return false

@@ -38,6 +38,8 @@ type Status struct {
 	Policy         Policy        `json:"policy"`
 	Watches        []Watch       `json:"watches"`
 	Risks          []string      `json:"risks,omitzero"`
+	Webhooks       []WebhookView `json:"webhooks,omitzero"`
+	NoticesUntold  int           `json:"notices_untold,omitzero"`
 }
 
 // Why is the answer of the why query: why it is as it is, what comes next and
@@ -83,6 +85,7 @@ func (f *Facts) StatusAt(now time.Time) Status {
 		Holders: slices.Clone(f.Holders), SuspendedSince: f.SuspendedSince,
 		Export: f.Receipt, ExportCovers: f.covered(), Reclaimed: f.Reclaimed,
 		Deletion: f.Deletion, Confirmation: f.Confirmation, Failure: f.Failure, Ref: f.Ref, Policy: f.Policy,
+		Webhooks: f.Outbox.webhooks(), NoticesUntold: f.Outbox.Untold,
 	}
 	if f.awake() && !f.LastUse.IsZero() {
 		s.IdleFor = age(now, f.LastUse)
@@ -147,5 +150,5 @@ func (f *Facts) NeedsAttention() bool {
 	case StateCreating, StateStarting, StateRunning, StateDraining, StateSuspending, StateSuspended, StateResuming,
 		StateMaintenanceWake, StateAwaitingConfirm, StateUndoWindow, StateExporting, StateDeleting, StateBoxArchived:
 	}
-	return f.Failure != nil && f.Failure.Count >= 5
+	return f.Failure != nil && f.Failure.Count >= attentionTries
 }
