@@ -1,6 +1,7 @@
 package arrows_test
 
 import (
+	"flag"
 	"fmt"
 	"go/ast"
 	"go/parser"
@@ -43,9 +44,35 @@ func TestScenarioPageIsTrue(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	for _, problem := range checkScenarios(string(page), tests) {
-		t.Error(problem)
+	if *update {
+		if err := os.WriteFile(filepath.Join("..", "..", "docs", "scenarios.md"), []byte(namedScenarios(string(page), tests)), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		return
 	}
+	for _, problem := range checkScenarios(string(page), tests) {
+		t.Errorf("%s; go test ./internal/arrows -run ScenarioPage -update writes the names of the tests", problem)
+	}
+}
+
+var update = flag.Bool("update", false, "write the names of the tests into docs/scenarios.md")
+
+// namedScenarios returns the page with the tests that there are in its rows. A
+// row that has none keeps its reason.
+func namedScenarios(page string, tests map[int][]scenarioTest) string {
+	return scenarioRow.ReplaceAllStringFunc(page, func(row string) string {
+		m := scenarioRow.FindStringSubmatch(row)
+		number, _ := strconv.Atoi(m[1])
+		var cell []string
+		for _, have := range tests[number] {
+			cell = append(cell, "`"+have.dir+" "+have.name+"`")
+		}
+		if len(cell) == 0 {
+			return row
+		}
+		slices.Sort(cell)
+		return fmt.Sprintf("| %s | %s | %s |", m[1], m[2], strings.Join(cell, ", "))
+	})
 }
 
 var (
@@ -163,6 +190,10 @@ func TestScenarioCheckCanFail(t *testing.T) {
 	whole := page.String() + "| 1 | x | `box TestOne` |\n| 2 | x | `box TestTwo` |\n"
 	if problems := checkScenarios(whole, tests); len(problems) != 0 {
 		t.Fatalf("a page that is right: %v", problems)
+	}
+	stale := strings.Replace(whole, "`box TestTwo`", "not yet: a reason that says something", 1)
+	if named := namedScenarios(stale, tests); named != whole {
+		t.Errorf("the names were not written:\n%s", named)
 	}
 	for why, bad := range map[string]string{
 		"has no row":                  strings.Replace(whole, "| 1 |", "| 0 |", 1),
