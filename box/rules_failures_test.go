@@ -184,3 +184,174 @@ func TestWhatAReadingMeans(t *testing.T) {
 		}
 	})
 }
+
+func TestWhatIsSaidOfASequence(t *testing.T) {
+	t.Parallel()
+	t.Run("why it is undone", func(t *testing.T) {
+		t.Parallel()
+		draining := func(purpose box.Purpose) *box.Facts {
+			f := at(box.StateDraining)
+			f.Sequence = &box.Sequence{Purpose: purpose, Quiet: true, DrainedAt: noon()}
+			return f
+		}
+		arrived := draining(box.PurposeIdle)
+		arrived.ResumeWanted = &box.Wish{RequestID: "r"}
+		icy := draining(box.PurposeWall)
+		icy.Frozen = true
+		for want, f := range map[box.ReasonCode]*box.Facts{
+			box.ReasonUserArrived: arrived, box.ReasonFrozen: icy, box.ReasonCancelled: draining(box.PurposeDelete),
+		} {
+			step := box.Next(f, noon())
+			require.Equal(t, box.StepUndrain, step.Kind)
+			require.Equal(t, want, step.Reason.Code)
+		}
+	})
+	t.Run("the door is shut again when it may have opened by itself", func(t *testing.T) {
+		t.Parallel()
+		f := at(box.StateSuspending)
+		f.Sequence = &box.Sequence{Purpose: box.PurposeWall, Quiet: true, Reclaimed: true, DrainedAt: noon()}
+		require.Equal(t, box.StepExport, box.Next(f, noon().Add(2*time.Minute)).Kind)
+		require.Equal(t, box.StepQuiesce, box.Next(f, noon().Add(2*time.Minute+1)).Kind)
+	})
+	t.Run("what was asked for is broken off for a suspend and a deletion, not on a frozen box", func(t *testing.T) {
+		t.Parallel()
+		step := box.Step{Kind: box.StepReclaim, Ask: &box.Ask{Kind: box.AskReclaim, ID: "q"}}
+		wished := at(box.StateRunning)
+		wished.SuspendWanted = &box.Wish{RequestID: "s"}
+		due := agreed(at(box.StateRunning))
+		icy := agreed(at(box.StateRunning))
+		icy.Frozen = true
+		require.False(t, box.Interrupts(at(box.StateRunning), step))
+		require.True(t, box.Interrupts(wished, step))
+		require.True(t, box.Interrupts(due, step))
+		require.False(t, box.Interrupts(icy, step))
+	})
+	t.Run("what comes at the expiry", func(t *testing.T) {
+		t.Parallel()
+		for policy, want := range map[box.OnExpiry]string{box.OnExpiryAsk: "nothing is deleted by itself", box.OnExpiryDelete: "deleted after a verified export"} {
+			w := awake(t, func(s *box.Spec) { s.Policy.OnExpiry = policy })
+			w.now = w.toSuspended().At
+			require.Contains(t, w.settle().Reason.Text, want)
+		}
+	})
+}
+
+func TestWhatABegunStepShows(t *testing.T) {
+	t.Parallel()
+	t.Run("the way from draining to suspending, with the reason", func(t *testing.T) {
+		t.Parallel()
+		for _, kind := range []box.StepKind{box.StepReclaim, box.StepExport, box.StepSuspend} {
+			for _, looked := range []bool{true, false} {
+				f := at(box.StateDraining)
+				f.Sequence = &box.Sequence{Purpose: box.PurposeIdle, Quiet: true, Looked: looked}
+				f.Begin(box.Step{Kind: kind, Purpose: box.PurposeIdle, Reason: box.Reason{Code: box.ReasonRequested}}, noon())
+				require.Equal(t, box.StateSuspending, f.State, kind)
+				want := map[bool]box.ReasonCode{true: box.ReasonQuiet, false: box.ReasonUnreachable}[looked]
+				if kind == box.StepSuspend {
+					want = box.ReasonRequested
+				}
+				require.Equal(t, want, f.Transitions[len(f.Transitions)-1].Reason.Code, kind)
+				require.Equal(t, kind == box.StepSuspend, f.Sequence.Committed)
+			}
+		}
+	})
+	t.Run("what was asked for moves nothing, and neither does a wake for an export", func(t *testing.T) {
+		t.Parallel()
+		for state, ask := range map[box.State]*box.Ask{box.StateDraining: {Kind: box.AskExport, ID: "q"}, box.StateMaintenanceWake: nil} {
+			for _, kind := range []box.StepKind{box.StepReclaim, box.StepExport} {
+				f := at(state)
+				f.Sequence = &box.Sequence{Purpose: box.PurposeMaintenance}
+				f.Begin(box.Step{Kind: kind, Ask: ask}, noon())
+				require.Equal(t, state, f.State)
+			}
+		}
+		f := at(box.StateMaintenanceWake)
+		f.Sequence = &box.Sequence{Purpose: box.PurposeMaintenance}
+		f.Begin(box.Step{Kind: box.StepSuspend}, noon())
+		require.Equal(t, box.StateMaintenanceWake, f.State)
+	})
+	t.Run("what was seen last, and when, is kept until something else is seen", func(t *testing.T) {
+		t.Parallel()
+		w := awake(t)
+		seen, when := w.facts.Observed, w.facts.ObservedAt
+		require.Equal(t, box.PhaseRunning, seen.Phase)
+		w.facts.Queue(box.Ask{Kind: box.AskReclaim, ID: "q"})
+		w.after(time.Minute)
+		require.Equal(t, seen, w.facts.Observed)
+		require.Equal(t, when, w.facts.ObservedAt)
+	})
+	t.Run("a box is created at once, or ready later", func(t *testing.T) {
+		t.Parallel()
+		w := awake(t)
+		require.Equal(t, box.ReasonCreated, w.facts.WhyAt(w.now).Because.Code)
+		w = newWorld(t, spec())
+		w.deaf = true
+		w.settle()
+		w.deaf = false
+		w.pass(time.Minute)
+		require.Equal(t, box.ReasonReady, w.facts.WhyAt(w.now).Because.Code)
+	})
+}
+
+func TestWhatALastLookFinds(t *testing.T) {
+	t.Parallel()
+	later := noon().Add(time.Hour)
+	look := func(f *box.Facts, out box.Outcome) {
+		f.State, f.Sequence = box.StateDraining, &box.Sequence{Purpose: f.Sequence.Purpose}
+		f.Apply(box.Step{Kind: box.StepQuiesce, Purpose: f.Sequence.Purpose}, out, later)
+	}
+	t.Run("use, of now or of some minutes ago", func(t *testing.T) {
+		t.Parallel()
+		for name, row := range map[string]struct {
+			use  box.Use
+			want time.Time
+		}{
+			"ten minutes ago": {box.Use{IdleFor: 10 * time.Minute}, later.Add(-10 * time.Minute)},
+			"before we knew":  {box.Use{IdleFor: 3 * time.Hour}, noon()},
+			"a run":           {box.Use{IdleFor: 10 * time.Minute, Running: 1}, later},
+			"a request":       {box.Use{IdleFor: 10 * time.Minute, InFlight: 1}, later},
+		} {
+			f := at(box.StateRunning)
+			f.Sequence = &box.Sequence{Purpose: box.PurposeIdle}
+			look(f, box.Outcome{Busy: "in use", Use: &row.use})
+			require.Equal(t, row.want, f.LastUse, name)
+			require.Equal(t, box.StateRunning, f.State, name)
+		}
+	})
+	t.Run("that a deletion need not suspend first", func(t *testing.T) {
+		t.Parallel()
+		for name, row := range map[string]struct {
+			change func(*box.Facts)
+			goesOn bool
+		}{
+			"covered, at once":         {func(*box.Facts) {}, true},
+			"with an undo window":      {func(f *box.Facts) { f.Deletion.Undo = box.Duration(time.Hour) }, false},
+			"not agreed any more":      {func(f *box.Facts) { f.Deletion.Confirmed = false }, false},
+			"on the way to a suspend":  {func(f *box.Facts) { f.Sequence.Purpose = box.PurposeExplicit }, false},
+			"not covered by an export": {func(f *box.Facts) { f.Receipt = box.Receipt{} }, false},
+		} {
+			f := agreed(at(box.StateRunning))
+			f.Sequence = &box.Sequence{Purpose: box.PurposeDelete}
+			f.Receipt = box.Receipt{Epoch: 1, Digest: "d", Key: "k"}
+			row.change(f)
+			look(f, box.Outcome{Use: &box.Use{Digest: "d"}})
+			if row.goesOn {
+				require.Equal(t, box.StateExporting, f.State, name)
+				require.Nil(t, f.Sequence, name)
+				continue
+			}
+			require.Equal(t, box.StateDraining, f.State, name)
+			require.True(t, f.Sequence.Quiet && f.Sequence.Looked, name)
+			require.Equal(t, name != "not covered by an export", f.Sequence.Exported, name)
+		}
+	})
+	t.Run("nothing, where the server does not tell what its history is: an export is in doubt then", func(t *testing.T) {
+		t.Parallel()
+		f := at(box.StateRunning)
+		f.Sequence = &box.Sequence{Purpose: box.PurposeIdle}
+		f.Scan, f.Receipt = &box.Scan{Digest: "d"}, box.Receipt{Epoch: 1, Digest: "d", Key: "k"}
+		look(f, box.Outcome{Use: &box.Use{}})
+		require.True(t, f.Scan.Stale)
+		require.False(t, f.Sequence.Exported)
+	})
+}
