@@ -184,7 +184,7 @@ func TestABlockedDeletionAndAVisitor(t *testing.T) {
 func TestAnUndoWindowAndTheProvidersWall(t *testing.T) {
 	t.Parallel()
 	c := row()
-	c.PausedLife = 2 * day
+	c.PausedLife = box.Span(2 * day)
 	for undo, accepted := range map[time.Duration]bool{2*day - 15*time.Minute - time.Second: true, 2*day - 15*time.Minute: false, 3 * day: false, 0: true} {
 		s := spec()
 		s.Policy.PausedTTL = box.Duration(day)

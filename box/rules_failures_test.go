@@ -306,10 +306,10 @@ func TestWhatALastLookFinds(t *testing.T) {
 			use  box.Use
 			want time.Time
 		}{
-			"ten minutes ago": {box.Use{IdleFor: 10 * time.Minute}, later.Add(-10 * time.Minute)},
-			"before we knew":  {box.Use{IdleFor: 3 * time.Hour}, noon()},
-			"a run":           {box.Use{IdleFor: 10 * time.Minute, Running: 1}, later},
-			"a request":       {box.Use{IdleFor: 10 * time.Minute, InFlight: 1}, later},
+			"ten minutes ago": {box.Use{IdleFor: box.Span(10 * time.Minute)}, later.Add(-10 * time.Minute)},
+			"before we knew":  {box.Use{IdleFor: box.Span(3 * time.Hour)}, noon()},
+			"a run":           {box.Use{IdleFor: box.Span(10 * time.Minute), Running: 1}, later},
+			"a request":       {box.Use{IdleFor: box.Span(10 * time.Minute), InFlight: 1}, later},
 		} {
 			f := at(box.StateRunning)
 			f.Sequence = &box.Sequence{Purpose: box.PurposeIdle}

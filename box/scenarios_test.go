@@ -216,12 +216,12 @@ func TestScenariosOfLoss(t *testing.T) {
 	t.Run("Scenario 115: what the provider allows is shown as what is in force, with a warning", func(t *testing.T) {
 		t.Parallel()
 		c := row1(12 * time.Hour)
-		c.PausedLife = 10 * day
+		c.PausedLife = box.Span(10 * day)
 		plan, err := box.Plan(box.Policy{PausedTTL: box.Duration(30 * day), MaxRun: box.Duration(day)}, c)
 		require.NoError(t, err)
 		require.Equal(t, box.Duration(12*time.Hour-15*time.Minute), plan.Policy.MaxRun)
 		risks := strings.Join(plan.Risks, "\n")
 		require.Contains(t, risks, "the provider ends a box after 12h, so max_run is 11h45m")
-		require.Contains(t, risks, "the provider destroys a suspended box after 10d; export and decide before")
+		require.Contains(t, risks, "the provider destroys a suspended box after 10d, so it is woken and suspended again before")
 	})
 }
