@@ -95,7 +95,8 @@ func (f *Facts) StatusAt(now time.Time) Status {
 	if f.Scan != nil {
 		s.Conversations, s.Events = f.Scan.Conversations, f.Scan.Events
 	}
-	if plan, err := Plan(f.Policy, f.Capabilities); err == nil {
+	s.Watches = []Watch{}
+	if plan, err := Plan(f.Policy, f.Capabilities); err == nil && f.State != StateBoxArchived { // then nothing is left to watch
 		s.Watches, s.Risks = plan.Watches, plan.Risks
 	}
 	if risk := f.nativeRisk(); risk != "" {
