@@ -52,6 +52,8 @@ type Target struct {
 	Ref       box.Ref `json:"ref"`
 	// Step is the same at every retry: it names attempts and ledger entries.
 	Step string `json:"step"`
+	// Fence orders the steps that change the box at its provider.
+	Fence box.Fence `json:"fence,omitzero"`
 }
 
 // CreateInput is what Create needs.
@@ -59,6 +61,8 @@ type CreateInput struct {
 	Spec  box.Spec `json:"spec"`
 	Epoch int      `json:"epoch"`
 	Step  string   `json:"step"`
+	// Fence is that of a [Target].
+	Fence box.Fence `json:"fence,omitzero"`
 	// WorkflowID is the id of the workflow that asks.
 	WorkflowID string `json:"workflow_id"`
 }

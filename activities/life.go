@@ -7,6 +7,7 @@ import (
 
 	"github.com/openhands/boxkeeper/box"
 	"github.com/openhands/boxkeeper/exports"
+	"github.com/openhands/boxkeeper/providers/driver"
 )
 
 // longestInlineWait is how long a retry may wait inside the engine's own retry;
@@ -46,7 +47,7 @@ func (b *Boxes) Create(ctx context.Context, in CreateInput) (box.Outcome, error)
 		if err := fenced(ctx); err != nil {
 			return box.Outcome{}, err
 		}
-		seen, err := b.Provider.Create(fence(ctx, ctx), in.Spec, in.Epoch, start)
+		seen, err := b.Provider.Create(driver.WithFence(fence(ctx, ctx), in.Fence), in.Spec, in.Epoch, start)
 		if err != nil {
 			return box.Outcome{}, err
 		}
@@ -123,7 +124,7 @@ func (b *Boxes) Suspend(ctx context.Context, in Target) (box.Outcome, error) {
 		if err := fenced(ctx); err != nil {
 			return box.Outcome{}, err
 		}
-		seen, err := b.Provider.Suspend(fence(ctx, detached), in.Ref)
+		seen, err := b.Provider.Suspend(driver.WithFence(fence(ctx, detached), in.Fence), in.Ref)
 		if err != nil {
 			return box.Outcome{}, err
 		}
@@ -150,7 +151,7 @@ func (b *Boxes) Resume(ctx context.Context, in ResumeInput) (box.Outcome, error)
 		if err := fenced(ctx); err != nil {
 			return box.Outcome{}, err
 		}
-		seen, err := b.Provider.Resume(fence(ctx, ctx), in.Ref, start)
+		seen, err := b.Provider.Resume(driver.WithFence(fence(ctx, ctx), in.Fence), in.Ref, start)
 		if err != nil {
 			return box.Outcome{}, err
 		}
@@ -253,7 +254,7 @@ func (b *Boxes) Delete(ctx context.Context, in DeleteInput) (box.Outcome, error)
 		}
 		gone := box.Observation{Ref: ref, Phase: box.PhaseGone, Evidence: "no box of this name exists"}
 		if !ref.IsZero() {
-			seen, err := b.Provider.Delete(fence(ctx, ctx), ref)
+			seen, err := b.Provider.Delete(driver.WithFence(fence(ctx, ctx), in.Fence), ref)
 			if err != nil {
 				return box.Outcome{}, err
 			}

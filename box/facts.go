@@ -88,8 +88,11 @@ type Facts struct {
 	Unhealthy bool `json:"unhealthy,omitzero"`
 
 	// Steps counts the steps begun; it names attempts and ledger entries.
-	Steps   int      `json:"steps,omitzero"`
-	Failure *Failure `json:"failure,omitzero"`
+	Steps int `json:"steps,omitzero"`
+	// Began is when this count began. What takes a workspace over must carry both,
+	// or begin later: see [Fence].
+	Began   time.Time `json:"began,omitzero"`
+	Failure *Failure  `json:"failure,omitzero"`
 	// Repairs counts restarts of a box that ended by itself, since RepairedAt.
 	Repairs    int       `json:"repairs,omitzero"`
 	RepairedAt time.Time `json:"repaired_at,omitzero"`
@@ -233,7 +236,7 @@ type Failure struct {
 // NewFacts returns the facts of a workspace at its first start. The spec must
 // be valid.
 func NewFacts(spec Spec, capabilities Capabilities, now time.Time) Facts {
-	f := Facts{Spec: spec, Policy: spec.Policy.Effective(), Capabilities: capabilities, Epoch: 1}
+	f := Facts{Spec: spec, Policy: spec.Policy.Effective(), Capabilities: capabilities, Epoch: 1, Began: now}
 	f.move(now, StateCreating, Reason{ReasonRequested, "asked for by " + orElse(spec.Owner, "its creator")})
 	return f
 }

@@ -36,6 +36,12 @@ func (f *Facts) fail(step Step, why StepFailure, now time.Time) {
 		Step: step.Kind, Class: why.Class, Message: why.Message, Count: count, At: now, Since: since,
 		RetryAt: now.Add(max(wait, why.RetryAfter.Std())),
 	}
+	if why.Class == ClassConflict {
+		// Whoever is told so here owns the box: what a step of another worker did
+		// is never heard. So the count of steps went back, by a restore of the
+		// engine, and it begins anew, later than all before. See [Fence].
+		f.Began = now
+	}
 	if inside(step.Kind) && !why.NotBegun && (why.Class == ClassFailedPrecondition || why.Class == ClassNotFound) {
 		f.Look = true // it is not what we think it is
 	}

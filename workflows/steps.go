@@ -60,7 +60,7 @@ func (w *loop) start(ctx workflow.Context, step box.Step) workflow.Future {
 		Summary:                clip(step.Reason.Text),
 	})
 	id := w.stepID()
-	target := activities.Target{Workspace: f.Spec.Workspace, Ref: f.Ref, Step: id}
+	target := activities.Target{Workspace: f.Spec.Workspace, Ref: f.Ref, Step: id, Fence: f.Fence()}
 	target.Ref.Epoch = f.Epoch
 	if f.Ref.IsZero() {
 		target.Ref = box.Ref{}
@@ -70,7 +70,7 @@ func (w *loop) start(ctx workflow.Context, step box.Step) workflow.Future {
 	switch step.Kind {
 	case box.StepCreate:
 		return call(ctx, a.Create, activities.CreateInput{
-			Spec: f.Spec, Epoch: f.Epoch, Step: id, WorkflowID: workflow.GetInfo(w.ctx).WorkflowExecution.ID,
+			Spec: f.Spec, Epoch: f.Epoch, Step: id, Fence: f.Fence(), WorkflowID: workflow.GetInfo(w.ctx).WorkflowExecution.ID,
 		})
 	case box.StepAwaitReady:
 		return call(ctx, a.AwaitReady, target)

@@ -263,14 +263,14 @@ func TestCheckLooksAtEverything(t *testing.T) {
 
 	require.NoError(t, os.Mkdir(filepath.Join(data, "exports"), 0o700))
 	require.NoError(t, os.WriteFile(filepath.Join(data, "installation.key"), []byte(strings.Repeat("a", 64)), 0o600))
-	_, results, text := check()
+	_, results, _ = check()
 	assert.Equal(t, "ok", results["installation key"])
 	assert.Equal(t, "ok", results["export store"])
 	assert.Equal(t, "ok", results["clock"])
 	assert.Equal(t, "warn", results["provider local"], "its directory is not there yet")
 	assert.NoDirExists(t, filepath.Join(data, "boxes"))
 	require.NoError(t, os.MkdirAll(filepath.Join(data, "boxes", "local"), 0o700))
-	_, results, text = check()
+	_, results, text := check()
 	assert.Equal(t, "ok", results["provider local"], text)
 	assert.NotContains(t, text, strings.Repeat("a", 64))
 
