@@ -99,6 +99,7 @@ type Facts struct {
 
 	Observed    Observation  `json:"observed,omitzero"`
 	ObservedAt  time.Time    `json:"observed_at,omitzero"`
+	ToldBy      string       `json:"told_by,omitzero"`      // the last signal that made us look
 	Look        bool         `json:"look,omitzero"`         // the state must be read again
 	UndrainOwed bool         `json:"undrain_owed,omitzero"` // a drain of ours may still be on
 	Seen        []string     `json:"seen,omitzero"`

@@ -193,6 +193,10 @@ func (f *Facts) Observe(s ObservedSignal) {
 		return
 	}
 	f.Look = true
+	f.ToldBy = ""
+	if CheckRequest(Request{ID: s.ID}) == nil {
+		f.ToldBy = s.ID
+	}
 }
 
 // phaseFits reports whether a phase at the provider is what the state expects.

@@ -299,7 +299,7 @@ func TestATakenBackDeletionWhileTheExportIsReadBack(t *testing.T) {
 func TestARestoredEngineGetsItsBoxesBack(t *testing.T) {
 	t.Parallel()
 	p := newPlay(t)
-	p.at(time.Second, func(env *testsuite.TestWorkflowEnvironment) {
+	p.at(time.Second, func(_ *testsuite.TestWorkflowEnvironment) {
 		p.box.newest = box.Fence{Began: p.box.newest.Began, Step: 1000}
 	})
 	p.update(minute, box.UpdateSuspend, id("s1"), nil)

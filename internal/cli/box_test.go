@@ -225,6 +225,8 @@ func TestWhyInText(t *testing.T) {
 	fake := newFake()
 	f := fake.add("mine", box.StateRunning)
 	f.Holders = []box.Holder{{ID: "h1", Kind: box.HolderConnection, Origin: "laptop", Epoch: 1, Since: now.Add(-time.Minute), Renewed: now, Until: now.Add(time.Minute)}}
+	f.Observed, f.ObservedAt = box.Observation{Phase: box.PhaseRunning, Evidence: "boxd\x1b answers"}, now.Add(-time.Hour)
+	f.ToldBy = "watch-1-failed"
 	got := runWith(t, fake, "box", "why", "mine")
 	require.Equal(t, 0, got.code, got.stderr)
 	golden(t, "why", got.stdout)
