@@ -38,6 +38,8 @@ type Boxes struct {
 	// Progress hears of transfers as they go; nil for nobody. It must return at
 	// once and may be called from several goroutines.
 	Progress func(workspace string, p exports.Progress)
+
+	proofs proofs
 }
 
 // Recorder takes in one finished step for the metrics. Labels never hold a

@@ -35,7 +35,7 @@ func boundsOf(kind box.StepKind) bounds {
 		return mutation
 	case box.StepCreate: // one try: a second one would hide that the first ended without an answer
 		return bounds{start: mutation.start, beat: mutation.beat, tries: 1}
-	case box.StepDelete: // reads the whole export back once more
+	case box.StepDelete: // may read the whole export back once more
 		return bounds{start: longTransfer.start, beat: longTransfer.beat, tries: 1}
 	case box.StepExport, box.StepVerifyExport, box.StepReclaim:
 		return longTransfer
