@@ -62,8 +62,8 @@ type Why struct {
 // Sighting is what was last seen of the box at its provider.
 type Sighting struct {
 	Phase Phase     `json:"phase"`
-	At    time.Time `json:"at"`
-	Age   Duration  `json:"age"`
+	At    time.Time `json:"at,omitzero"`
+	Age   Duration  `json:"age,omitzero"`
 	// Evidence is what the provider said, in its own words.
 	Evidence string `json:"evidence,omitzero"`
 	// ToldBy is the id of the last signal from outside that differed from what
