@@ -38,6 +38,8 @@ type Boxes struct {
 	// Progress hears of transfers as they go; nil for nobody. It must return at
 	// once and may be called from several goroutines.
 	Progress func(workspace string, p exports.Progress)
+
+	proofs proofs
 }
 
 // Recorder takes in one finished step for the metrics. Labels never hold a
@@ -52,6 +54,8 @@ type Target struct {
 	Ref       box.Ref `json:"ref"`
 	// Step is the same at every retry: it names attempts and ledger entries.
 	Step string `json:"step"`
+	// Fence orders the steps that change the box at its provider.
+	Fence box.Fence `json:"fence,omitzero"`
 }
 
 // CreateInput is what Create needs.
@@ -59,6 +63,8 @@ type CreateInput struct {
 	Spec  box.Spec `json:"spec"`
 	Epoch int      `json:"epoch"`
 	Step  string   `json:"step"`
+	// Fence is that of a [Target].
+	Fence box.Fence `json:"fence,omitzero"`
 	// WorkflowID is the id of the workflow that asks.
 	WorkflowID string `json:"workflow_id"`
 }

@@ -126,6 +126,96 @@ func TestAStoreThatCannotBeReadIsAnError(t *testing.T) {
 	}
 }
 
+// What was read back whole a moment ago is looked at right before the
+// destruction, and whatever was touched meanwhile is read again.
+func TestAnExportThatWasSpoiledAfterItsProofIsNoticed(t *testing.T) {
+	t.Parallel()
+	for what, row := range map[string]struct {
+		spoil func(path string) error
+		part  string
+	}{
+		"a history that was lost":             {os.Remove, ".zip"},
+		"a history that was cut":              {func(path string) error { return os.Truncate(path, 100) }, ".zip"},
+		"a history of the same length":        {flip, ".zip"},
+		"a manifest that was lost":            {os.Remove, "manifest.json"},
+		"a manifest of the same length":       {flip, "manifest.json"},
+		"a manifest that was written and cut": {func(path string) error { return os.Truncate(path, 10) }, "manifest.json"},
+	} {
+		t.Run(what, func(t *testing.T) {
+			t.Parallel()
+			r := newRig(t, nil)
+			dir := r.onDisk()
+			in, _ := r.exported()
+			if out := do(r, r.boxes.VerifyExport, in); out.Problem != "" {
+				t.Fatal(out.Problem)
+			}
+			for _, path := range objects(t, dir, row.part) {
+				if err := row.spoil(path); err != nil {
+					t.Fatal(err)
+				}
+			}
+			fails(r, box.ClassFailedPrecondition, r.boxes.Delete, in)
+			if r.phase() != box.PhaseRunning {
+				t.Errorf("the provider says %s", r.phase())
+			}
+		})
+	}
+}
+
+// flip changes one byte in place.
+func flip(path string) error {
+	data, err := os.ReadFile(path)
+	if err != nil {
+		return err
+	}
+	data[len(data)/2] ^= 1
+	if err := os.Chmod(path, 0o600); err != nil {
+		return err
+	}
+	return os.WriteFile(path, data, 0o600)
+}
+
+// A history is read whole once for its deletion, however large it is. That it
+// is not read twice shows in what only a read would find: a byte that changed
+// while the file's length and time did not.
+func TestAProvenExportIsNotReadTwice(t *testing.T) {
+	t.Parallel()
+	silently := func(t *testing.T, dir string) {
+		t.Helper()
+		for _, path := range objects(t, dir, ".zip") {
+			before, err := os.Stat(path)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if err := flip(path); err != nil {
+				t.Fatal(err)
+			}
+			if err := os.Chtimes(path, time.Time{}, before.ModTime()); err != nil {
+				t.Fatal(err)
+			}
+		}
+	}
+	t.Run("by the process that proved it", func(t *testing.T) {
+		t.Parallel()
+		r := newRig(t, nil)
+		dir := r.onDisk()
+		in, _ := r.exported()
+		do(r, r.boxes.VerifyExport, in)
+		silently(t, dir)
+		do(r, r.boxes.Delete, in)
+	})
+	t.Run("but by every other process", func(t *testing.T) {
+		t.Parallel()
+		r := newRig(t, nil)
+		dir := r.onDisk()
+		in, _ := r.exported()
+		do(r, r.boxes.VerifyExport, in)
+		silently(t, dir)
+		other := &activities.Boxes{Provider: r.boxes.Provider, Store: r.store, Notify: r.boxes.Notify, Secret: r.boxes.Secret}
+		fails(r, box.ClassFailedPrecondition, other.Delete, in)
+	})
+}
+
 // The drain that comes before an export ends by itself: what was said since is
 // found right before the destruction, whatever the export says.
 func TestHistoryThatAppearedSinceTheExportIsNotDestroyed(t *testing.T) {

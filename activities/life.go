@@ -7,6 +7,7 @@ import (
 
 	"github.com/openhands/boxkeeper/box"
 	"github.com/openhands/boxkeeper/exports"
+	"github.com/openhands/boxkeeper/providers/driver"
 )
 
 // longestInlineWait is how long a retry may wait inside the engine's own retry;
@@ -46,7 +47,7 @@ func (b *Boxes) Create(ctx context.Context, in CreateInput) (box.Outcome, error)
 		if err := fenced(ctx); err != nil {
 			return box.Outcome{}, err
 		}
-		seen, err := b.Provider.Create(fence(ctx, ctx), in.Spec, in.Epoch, start)
+		seen, err := b.Provider.Create(driver.WithFence(fence(ctx, ctx), in.Fence), in.Spec, in.Epoch, start)
 		if err != nil {
 			return box.Outcome{}, err
 		}
@@ -123,7 +124,7 @@ func (b *Boxes) Suspend(ctx context.Context, in Target) (box.Outcome, error) {
 		if err := fenced(ctx); err != nil {
 			return box.Outcome{}, err
 		}
-		seen, err := b.Provider.Suspend(fence(ctx, detached), in.Ref)
+		seen, err := b.Provider.Suspend(driver.WithFence(fence(ctx, detached), in.Fence), in.Ref)
 		if err != nil {
 			return box.Outcome{}, err
 		}
@@ -150,7 +151,7 @@ func (b *Boxes) Resume(ctx context.Context, in ResumeInput) (box.Outcome, error)
 		if err := fenced(ctx); err != nil {
 			return box.Outcome{}, err
 		}
-		seen, err := b.Provider.Resume(fence(ctx, ctx), in.Ref, start)
+		seen, err := b.Provider.Resume(driver.WithFence(fence(ctx, ctx), in.Fence), in.Ref, start)
 		if err != nil {
 			return box.Outcome{}, err
 		}
@@ -175,8 +176,21 @@ func (b *Boxes) VerifyExport(ctx context.Context, in DeleteInput) (box.Outcome, 
 	})
 }
 
+// verifyAgain is verify right before the destruction: what this process read
+// back a moment ago is looked at, and read again only if it was touched.
+func (b *Boxes) verifyAgain(ctx context.Context, in DeleteInput) (problem string, err error) {
+	if report, ok := b.proofs.find(in.Receipt, time.Now()); ok && in.Receipt.Workspace == in.Workspace && b.Store.Unchanged(ctx, report) == nil {
+		return b.changed(ctx, in)
+	}
+	return b.verify(ctx, in)
+}
+
 func (b *Boxes) verify(ctx context.Context, in DeleteInput) (problem string, err error) {
-	_, err = b.Store.Verify(ctx, in.Workspace, in.Receipt)
+	began := time.Now() // the proof is as old as its first byte
+	report, err := b.Store.Verify(ctx, in.Workspace, in.Receipt)
+	if err == nil {
+		b.proofs.keep(report, began)
+	}
 	switch box.ClassOf(err) { //nolint:exhaustive // the rest is for trying again
 	case "":
 		return b.changed(ctx, in)
@@ -253,7 +267,7 @@ func (b *Boxes) Delete(ctx context.Context, in DeleteInput) (box.Outcome, error)
 		}
 		gone := box.Observation{Ref: ref, Phase: box.PhaseGone, Evidence: "no box of this name exists"}
 		if !ref.IsZero() {
-			seen, err := b.Provider.Delete(fence(ctx, ctx), ref)
+			seen, err := b.Provider.Delete(driver.WithFence(fence(ctx, ctx), in.Fence), ref)
 			if err != nil {
 				return box.Outcome{}, err
 			}
@@ -272,7 +286,7 @@ func (b *Boxes) Delete(ctx context.Context, in DeleteInput) (box.Outcome, error)
 // next. As long as it fails, the provider was not told anything.
 func (b *Boxes) beforeDelete(ctx context.Context, in *DeleteInput) (ref box.Ref, last tombstone, err error) {
 	if !in.WithoutHistory && !in.NeverReady {
-		problem, err := b.verify(ctx, *in)
+		problem, err := b.verifyAgain(ctx, *in)
 		if err == nil && problem != "" {
 			err = box.Errorf(box.ClassFailedPrecondition, "nothing was destroyed: the export does not verify: %s", problem)
 		}

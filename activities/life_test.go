@@ -122,6 +122,32 @@ func TestReadinessIsWaitedForAndBounded(t *testing.T) {
 	fails(r, box.ClassFailedPrecondition, r.boxes.AwaitReady, target)
 }
 
+// A worker that was cut off, and not stopped, may come back at any time: the
+// provider's side refuses what another one went past.
+func TestAStepThatANewerOneOvertookIsRefused(t *testing.T) {
+	t.Parallel()
+	fence := func(step int) box.Fence { return box.Fence{Began: 1, Step: step} }
+	r := newRig(t, nil)
+	in := creating("e1-s1")
+	in.Fence = fence(1)
+	target := activities.Target{Workspace: workspace, Ref: do(r, r.boxes.Create, in).Observation.Ref, Step: "e1-s3", Fence: fence(3)}
+	do(r, r.boxes.Suspend, target)
+	late := target
+	late.Step, late.Fence = "e1-s2", fence(2)
+	fails(r, box.ClassConflict, r.boxes.Resume, activities.ResumeInput{Target: late})
+	fails(r, box.ClassConflict, r.boxes.Delete, activities.DeleteInput{Target: late, Epoch: 1, WithoutHistory: true, By: "ana"})
+	fails(r, box.ClassConflict, r.boxes.Create, in)
+	if got := r.phase(); got != box.PhaseSuspended {
+		t.Errorf("the box is %q", got)
+	}
+	target.Step, target.Fence = "e1-s4", fence(4)
+	do(r, r.boxes.Resume, activities.ResumeInput{Target: target})
+	fails(r, box.ClassConflict, r.boxes.Suspend, late)
+	if got := r.phase(); got != box.PhaseRunning {
+		t.Errorf("the box is %q", got)
+	}
+}
+
 func TestSuspendAndResumeAreProofs(t *testing.T) {
 	t.Parallel()
 	r := newRig(t, nil)

@@ -13,7 +13,9 @@ import (
 // pulse knows whether this process stood still: stopped, swapped out, or on a
 // machine that slept. The engine has then given the step to another worker, and
 // what goes on here is a second execution that nobody waits for. It must not
-// reach the provider: the box may have been woken since.
+// reach the provider: the box may have been woken since. A process that was only
+// cut off from the engine does not stand still; against that one the provider's
+// side holds a fence, where its row claims one.
 type pulse struct {
 	mu    sync.Mutex
 	last  time.Time

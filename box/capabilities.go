@@ -71,6 +71,10 @@ type Capabilities struct {
 	Watch Tri `json:"watch"`
 	// ExportNeedsRunning says whether history can be read only while it runs.
 	ExportNeedsRunning Tri `json:"export_needs_running"`
+	// Fence says whether a step that a newer one overtook is refused where the
+	// box is, also after its deletion. Without it only the worker's own clock
+	// keeps one that was cut off from doing what is not wanted any more.
+	Fence Tri `json:"fence"`
 	// NativeIdle says whether the provider has an idle timer of its own that
 	// suspends a box and keeps its files, and that we set at creation. A timer that
 	// can only destroy is none.
@@ -116,6 +120,7 @@ func (c Capabilities) Missing() []string {
 		{"list", c.List},
 		{"watch", c.Watch},
 		{"export_needs_running", c.ExportNeedsRunning},
+		{"fence", c.Fence},
 		{"native_idle", c.NativeIdle},
 		{"native_adjust", c.NativeAdjust},
 	} {

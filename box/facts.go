@@ -88,8 +88,11 @@ type Facts struct {
 	Unhealthy bool `json:"unhealthy,omitzero"`
 
 	// Steps counts the steps begun; it names attempts and ledger entries.
-	Steps   int      `json:"steps,omitzero"`
-	Failure *Failure `json:"failure,omitzero"`
+	Steps int `json:"steps,omitzero"`
+	// Began is when this count began. What takes a workspace over must carry both,
+	// or begin later: see [Fence].
+	Began   time.Time `json:"began,omitzero"`
+	Failure *Failure  `json:"failure,omitzero"`
 	// Repairs counts restarts of a box that ended by itself, since RepairedAt.
 	Repairs    int       `json:"repairs,omitzero"`
 	RepairedAt time.Time `json:"repaired_at,omitzero"`
@@ -99,6 +102,7 @@ type Facts struct {
 
 	Observed    Observation  `json:"observed,omitzero"`
 	ObservedAt  time.Time    `json:"observed_at,omitzero"`
+	ToldBy      string       `json:"told_by,omitzero"`      // the last signal that made us look
 	Look        bool         `json:"look,omitzero"`         // the state must be read again
 	UndrainOwed bool         `json:"undrain_owed,omitzero"` // a drain of ours may still be on
 	Seen        []string     `json:"seen,omitzero"`
@@ -236,7 +240,7 @@ type Failure struct {
 // NewFacts returns the facts of a workspace at its first start. The spec must
 // be valid.
 func NewFacts(spec Spec, capabilities Capabilities, now time.Time) Facts {
-	f := Facts{Spec: spec, Policy: spec.Policy.Effective(), Capabilities: capabilities, Epoch: 1}
+	f := Facts{Spec: spec, Policy: spec.Policy.Effective(), Capabilities: capabilities, Epoch: 1, Began: now}
 	f.move(now, StateCreating, Reason{ReasonRequested, "asked for by " + orElse(spec.Owner, "its creator")})
 	return f
 }

@@ -41,6 +41,12 @@ func (f *Facts) fail(step Step, why StepFailure, now time.Time) {
 	if count == attentionTries && step.Ask == nil {
 		f.record(EventNeedsAttention, Reason{ReasonFailed, fmt.Sprintf("%s failed %d times, last: %s", step.Kind, count, why.Message)}, now)
 	}
+	if why.Class == ClassConflict {
+		// Whoever is told so here owns the box: what a step of another worker did
+		// is never heard. So the count of steps went back, by a restore of the
+		// engine, and it begins anew, later than all before. See [Fence].
+		f.Began = now
+	}
 	if inside(step.Kind) && !why.NotBegun && (why.Class == ClassFailedPrecondition || why.Class == ClassNotFound) {
 		f.Look = true // it is not what we think it is
 	}
@@ -194,6 +200,10 @@ func (f *Facts) Observe(s ObservedSignal) {
 		return
 	}
 	f.Look = true
+	f.ToldBy = ""
+	if CheckRequest(Request{ID: s.ID}) == nil {
+		f.ToldBy = s.ID
+	}
 }
 
 // phaseFits reports whether a phase at the provider is what the state expects.

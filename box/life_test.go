@@ -18,7 +18,7 @@ func noon() time.Time {
 func row() box.Capabilities {
 	return box.Capabilities{
 		Driver: "test", Suspend: box.Yes, MemoryKept: box.No, SameIdentity: box.Yes, URLStable: box.Yes, KeyStable: box.Yes,
-		LookingIsUse: box.No, List: box.Yes, Watch: box.Yes, ExportNeedsRunning: box.Yes, NativeIdle: box.No, NativeAdjust: box.No,
+		LookingIsUse: box.No, List: box.Yes, Watch: box.Yes, ExportNeedsRunning: box.Yes, Fence: box.Yes, NativeIdle: box.No, NativeAdjust: box.No,
 		Lead: box.LeadOurs, SuspendProof: "seen", DeleteProof: "seen",
 	}
 }

@@ -131,7 +131,7 @@ func TestCapabilitiesMissing(t *testing.T) {
 		"memory_kept": func(c *box.Capabilities) { c.MemoryKept = box.Unknown }, "same_identity": func(c *box.Capabilities) { c.SameIdentity = box.Unknown },
 		"url_stable": func(c *box.Capabilities) { c.URLStable = box.Unknown }, "key_stable": func(c *box.Capabilities) { c.KeyStable = box.Unknown },
 		"looking_is_use": func(c *box.Capabilities) { c.LookingIsUse = box.Unknown }, "list": func(c *box.Capabilities) { c.List = box.Unknown },
-		"watch": func(c *box.Capabilities) { c.Watch = box.Unknown }, "native_idle": func(c *box.Capabilities) { c.NativeIdle = box.Unknown },
+		"watch": func(c *box.Capabilities) { c.Watch = box.Unknown }, "fence": func(c *box.Capabilities) { c.Fence = box.Unknown }, "native_idle": func(c *box.Capabilities) { c.NativeIdle = box.Unknown },
 		"native_adjust":        func(c *box.Capabilities) { c.NativeAdjust = box.Unknown },
 		"export_needs_running": func(c *box.Capabilities) { c.ExportNeedsRunning = box.Unknown }, "lead": func(c *box.Capabilities) { c.Lead = "" },
 		"suspend_proof": func(c *box.Capabilities) { c.SuspendProof = "" }, "delete_proof": func(c *box.Capabilities) { c.DeleteProof = "" },

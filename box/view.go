@@ -35,6 +35,7 @@ type Status struct {
 	Confirmation   *Confirmation `json:"last_confirmation,omitzero"` // what became of the last confirm-delete or cancel-delete
 	Failure        *Failure      `json:"failure,omitzero"`           // the step that failed last, and its next try
 	Ref            Ref           `json:"ref,omitzero"`               // the box at its provider; may change at each resume
+	Seen           *Sighting     `json:"last_seen,omitzero"`         // what the provider said last
 	Policy         Policy        `json:"policy"`                     // in force, defaults filled in
 	Watches        []Watch       `json:"watches,omitzero"`           // who keeps which deadline
 	Risks          []string      `json:"risks,omitzero"`             // what nobody keeps
@@ -54,9 +55,22 @@ type Why struct {
 	StoppedBy  string       `json:"who_can_stop_it,omitzero"` // and how
 	Holders    []HolderView `json:"holders,omitzero"`         // who keeps it awake
 	Failure    *Failure     `json:"failure,omitzero"`         // the step that failed last, and its next try
+	Seen       *Sighting    `json:"last_seen,omitzero"`       // what the provider said last
 	// Decided is the step that began last, with the facts that led to it.
 	Decided     *Decision    `json:"last_decision,omitzero"`
 	Transitions []Transition `json:"transitions"` // the last 40, oldest first
+}
+
+// Sighting is what was last seen of the box at its provider.
+type Sighting struct {
+	Phase Phase     `json:"phase"`
+	At    time.Time `json:"at,omitzero"`
+	Age   Duration  `json:"age,omitzero"`
+	// Evidence is what the provider said, in its own words.
+	Evidence string `json:"evidence,omitzero"`
+	// ToldBy is the id of the last signal from outside that differed from what
+	// should be, and so made us look.
+	ToldBy string `json:"told_by,omitzero"`
 }
 
 // HolderView is a holder with its age, for people.
@@ -98,7 +112,9 @@ func (f *Facts) StatusAt(now time.Time) Status {
 	if f.Scan != nil {
 		s.Conversations, s.Events = f.Scan.Conversations, f.Scan.Events
 	}
-	if plan, err := Plan(f.Policy, f.Capabilities); err == nil {
+	s.Seen = f.seen(now)
+	s.Watches = []Watch{}
+	if plan, err := Plan(f.Policy, f.Capabilities); err == nil && f.State != StateBoxArchived { // then nothing is left to watch
 		s.Watches, s.Risks = plan.Watches, plan.Risks
 	}
 	if risk := f.nativeRisk(); risk != "" {
@@ -114,10 +130,19 @@ func (f *Facts) WhyAt(now time.Time) Why {
 		AsOf: now, State: f.State, Because: f.because(), Next: next.Upcoming(), NextAt: next.At, NextReason: next.Reason,
 		StoppedBy: next.StoppedBy, Failure: f.Failure, Decided: f.Decided, Transitions: slices.Clone(f.Transitions),
 	}
+	w.Seen = f.seen(now)
 	for _, h := range f.Holders {
 		w.Holders = append(w.Holders, HolderView{ID: h.ID, Kind: h.Kind, Origin: h.Origin, Age: age(now, h.Since), EndsIn: age(h.Until, now)})
 	}
 	return w
+}
+
+// seen returns the last reading at the provider, nil when there was none.
+func (f *Facts) seen(now time.Time) *Sighting {
+	if f.Observed.Phase == "" {
+		return nil
+	}
+	return &Sighting{Phase: f.Observed.Phase, At: f.ObservedAt, Age: age(now, f.ObservedAt), Evidence: f.Observed.Evidence, ToldBy: f.ToldBy}
 }
 
 func (f *Facts) because() Reason {

@@ -12,6 +12,8 @@ type Report struct {
 	Conversations []ConversationEntry `json:"conversations"`
 	// UnpackedBytes is how much was read out of the zips.
 	UnpackedBytes int64 `json:"unpacked_bytes"`
+
+	marks map[string]mark // of the objects, from right before they were read
 }
 
 // Verify proves an export from the store alone: the manifest against the
@@ -32,11 +34,19 @@ func (s *Store) Verify(ctx context.Context, workspace string, receipt box.Receip
 	if err != nil {
 		return Report{}, err
 	}
-	report := Report{Receipt: m.receipt(receipt.Key, sum), Conversations: m.Conversations}
+	report := Report{Receipt: m.receipt(receipt.Key, sum), Conversations: m.Conversations, marks: map[string]mark{}}
 	if receipt != (box.Receipt{Key: receipt.Key}) && receipt != report.Receipt {
 		return report, box.Errorf(box.ClassUnknown, "manifest %s is not the one that the receipt was given for", receipt.Key)
 	}
 	for _, c := range m.Conversations {
+		at, err := s.mark(ctx, c.Key)
+		if box.ClassOf(err) == box.ClassNotFound {
+			return report, lost(c)
+		}
+		if err != nil {
+			return report, err
+		}
+		report.marks[c.Key] = at
 		f, facts, err := s.proveCopy(ctx, c)
 		if err != nil {
 			return report, err

@@ -30,6 +30,9 @@ import (
 
 // Options is what the workers of one process need.
 type Options struct {
+	// Installation is whose boxes these workers keep; Temporal shows it with each
+	// worker. Empty tells nobody.
+	Installation string
 	// Providers are the instances whose queues this process serves.
 	Providers []*providers.Provider
 	// Store holds exports and ledgers. Close it after Stop.
@@ -86,9 +89,14 @@ func New(c client.Client, opts Options) (*Set, error) {
 	if opts.Notify == nil {
 		opts.Notify = notices.New(notices.Options{Logger: opts.Logger})
 	}
+	identity := "" // the SDK's own
+	if opts.Installation != "" {
+		identity = Identity(opts.Installation)
+	}
 	s := &Set{client: c, opts: opts, failed: make(chan error, 1)}
 	if !opts.NoWorkflows {
 		w := worker.New(c, box.TaskQueue, worker.Options{
+			Identity:          identity,
 			WorkerStopTimeout: stopWait, DeadlockDetectionTimeout: deadlockBound, DisableRegistrationAliasing: true,
 			LocalActivityWorkerOnly: true, StickyScheduleToStartTimeout: stickyBound, OnFatalError: s.fail,
 		})
@@ -102,6 +110,7 @@ func New(c client.Client, opts Options) (*Set, error) {
 		}
 		seen[p.Name()] = true
 		w := worker.New(c, box.ActivityQueue(p.Name()), worker.Options{
+			Identity:          identity,
 			WorkerStopTimeout: stopWait, DisableWorkflowWorker: true, DisableRegistrationAliasing: true,
 			OnFatalError: s.fail, MaxConcurrentActivityExecutionSize: transfers, MaxHeartbeatThrottleInterval: throttle, DefaultHeartbeatThrottleInterval: throttle,
 		})

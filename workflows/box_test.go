@@ -316,3 +316,24 @@ func TestScenario8APinOutlivesItsWorkers(t *testing.T) {
 	p.stop(2*day + minute)
 	_ = p.run()
 }
+
+// The engine was restored from a backup and the boxes were not: they have seen
+// steps that the engine forgot. Its workflow owns them all the same.
+func TestARestoredEngineGetsItsBoxesBack(t *testing.T) {
+	t.Parallel()
+	p := newPlay(t)
+	p.at(time.Second, func(_ *testsuite.TestWorkflowEnvironment) {
+		p.box.newest = box.Fence{Began: p.box.newest.Began, Step: 1000}
+	})
+	p.update(minute, box.UpdateSuspend, id("s1"), nil)
+	statusOf(p, 10*minute, func(s box.Status) {
+		if s.State != box.StateSuspended {
+			t.Errorf("it is %s: %+v", s.State, s.Failure)
+		}
+	})
+	p.stop(11 * minute)
+	_ = p.run()
+	if p.box.phase != box.PhaseSuspended {
+		t.Errorf("the box is %s", p.box.phase)
+	}
+}

@@ -34,7 +34,7 @@ func boundsOf(kind box.StepKind) bounds {
 		return mutation
 	case box.StepCreate: // one try: a second one would hide that the first ended without an answer
 		return bounds{start: mutation.start, beat: mutation.beat, tries: 1}
-	case box.StepDelete: // reads the whole export back once more
+	case box.StepDelete: // may read the whole export back once more
 		return bounds{start: longTransfer.start, beat: longTransfer.beat, tries: 1}
 	case box.StepExport, box.StepVerifyExport, box.StepReclaim:
 		return longTransfer
@@ -59,7 +59,7 @@ func (w *loop) start(ctx workflow.Context, step box.Step) workflow.Future {
 		Summary:                clip(step.Reason.Text),
 	})
 	id := w.stepID()
-	target := activities.Target{Workspace: f.Spec.Workspace, Ref: f.Ref, Step: id}
+	target := activities.Target{Workspace: f.Spec.Workspace, Ref: f.Ref, Step: id, Fence: f.Fence()}
 	target.Ref.Epoch = f.Epoch
 	if f.Ref.IsZero() {
 		target.Ref = box.Ref{}
@@ -69,7 +69,7 @@ func (w *loop) start(ctx workflow.Context, step box.Step) workflow.Future {
 	switch step.Kind {
 	case box.StepCreate:
 		return call(ctx, a.Create, activities.CreateInput{
-			Spec: f.Spec, Epoch: f.Epoch, Step: id, WorkflowID: workflow.GetInfo(w.ctx).WorkflowExecution.ID,
+			Spec: f.Spec, Epoch: f.Epoch, Step: id, Fence: f.Fence(), WorkflowID: workflow.GetInfo(w.ctx).WorkflowExecution.ID,
 		})
 	case box.StepAwaitReady:
 		return call(ctx, a.AwaitReady, target)

@@ -37,6 +37,7 @@ type fakeBoxes struct {
 	hang     map[box.StepKind]bool // until cancelled
 	badStore bool
 	drained  bool
+	newest   box.Fence // of the steps that changed the box
 
 	beats map[string]time.Duration // heartbeat time-out of each activity that ran
 
@@ -74,6 +75,15 @@ func (b *fakeBoxes) step(ctx context.Context, kind box.StepKind, inside bool) er
 	return errors.New("nobody cancelled the step")
 }
 
+// admit is what a provider does that keeps fences.
+func (b *fakeBoxes) admit(fence box.Fence) error {
+	if fence.IsZero() || fence.Before(b.newest) {
+		return temporal.NewNonRetryableApplicationError("the fence of the steps went back: "+fence.String(), string(box.ClassConflict), nil)
+	}
+	b.newest = fence
+	return nil
+}
+
 func (b *fakeBoxes) seen() box.Observation {
 	ref := box.Ref{Provider: "local", ID: "id-1", Name: "bk-0-demo-1", Epoch: 1, Fingerprint: "here"}
 	return box.Observation{Ref: ref, Phase: b.phase, Evidence: "the provider says " + string(b.phase)}
@@ -87,7 +97,10 @@ func (b *fakeBoxes) use() *box.Use {
 	return &box.Use{IdleFor: box.Span(b.now().Sub(b.lastUse)), Running: b.running, Digest: b.digest(), Conversations: 1, Events: b.events}
 }
 
-func (b *fakeBoxes) Create(ctx context.Context, _ activities.CreateInput) (box.Outcome, error) {
+func (b *fakeBoxes) Create(ctx context.Context, in activities.CreateInput) (box.Outcome, error) {
+	if err := b.admit(in.Fence); err != nil {
+		return box.Outcome{}, err
+	}
 	if err := b.step(ctx, box.StepCreate, false); err != nil {
 		return box.Outcome{}, err
 	}
@@ -137,7 +150,10 @@ func (b *fakeBoxes) Export(ctx context.Context, in activities.ExportInput) (box.
 	}}, nil
 }
 
-func (b *fakeBoxes) Suspend(ctx context.Context, _ activities.Target) (box.Outcome, error) {
+func (b *fakeBoxes) Suspend(ctx context.Context, in activities.Target) (box.Outcome, error) {
+	if err := b.admit(in.Fence); err != nil {
+		return box.Outcome{}, err
+	}
 	if err := b.step(ctx, box.StepSuspend, false); err != nil {
 		return box.Outcome{}, err
 	}
@@ -145,7 +161,10 @@ func (b *fakeBoxes) Suspend(ctx context.Context, _ activities.Target) (box.Outco
 	return box.Outcome{Observation: b.seen()}, nil
 }
 
-func (b *fakeBoxes) Resume(ctx context.Context, _ activities.ResumeInput) (box.Outcome, error) {
+func (b *fakeBoxes) Resume(ctx context.Context, in activities.ResumeInput) (box.Outcome, error) {
+	if err := b.admit(in.Fence); err != nil {
+		return box.Outcome{}, err
+	}
 	if err := b.step(ctx, box.StepResume, false); err != nil {
 		return box.Outcome{}, err
 	}
@@ -169,7 +188,10 @@ func (b *fakeBoxes) VerifyExport(ctx context.Context, _ activities.DeleteInput) 
 	return box.Outcome{Problem: problem}, b.step(ctx, box.StepVerifyExport, false)
 }
 
-func (b *fakeBoxes) Delete(ctx context.Context, _ activities.DeleteInput) (box.Outcome, error) {
+func (b *fakeBoxes) Delete(ctx context.Context, in activities.DeleteInput) (box.Outcome, error) {
+	if err := b.admit(in.Fence); err != nil {
+		return box.Outcome{}, err
+	}
 	if err := b.step(ctx, box.StepDelete, false); err != nil {
 		return box.Outcome{}, err
 	}

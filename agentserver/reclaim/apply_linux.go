@@ -97,10 +97,11 @@ func (r *Reclaimer) begin(ctx context.Context, id string) (*record, error) {
 	plan.Items, plan.before, plan.ended = items, before, ended
 	r.mu.Unlock()
 	r.working.Go(func() {
-		defer close(ended)
 		r.finish(plan, taken)
-		// What an earlier pass had to leave in the trash may be free by now.
-		r.resume()
+		close(ended)
+		// What this pass or an earlier one had to leave in the trash may be free by
+		// now.
+		r.sweep()
 	})
 	return plan, nil
 }

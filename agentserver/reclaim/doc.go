@@ -13,7 +13,8 @@
 // right before it is renamed into a trash directory on the same filesystem;
 // only then are processes searched for one that still uses it, since after the
 // rename no new path look-up can enter; a hit is renamed back. Deleting follows
-// in the background, and after a crash at the next start.
+// in the background, and after a crash at the next start. What a process uses in
+// the trash, or what could not be removed, is tried again ever more rarely.
 //
 // Not seen: a process in another mount namespace, and one of another user that
 // we may not inspect. The root is private to its owner, which is what makes

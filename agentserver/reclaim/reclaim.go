@@ -39,16 +39,21 @@ type Reclaimer struct {
 
 	pass sync.Mutex // held while a pass moves things
 
-	mu      sync.Mutex
-	plans   map[string]*record
-	busy    map[string]chan struct{} // trash entries that are being deleted now
+	mu    sync.Mutex
+	plans map[string]*record
+	busy  map[string]chan struct{} // trash entries that are being deleted now
+	// sweeping says that a goroutine looks after the trash; again wakes it early.
+	sweeping bool
+	again    chan struct{}
+
 	stop    context.CancelFunc
 	stopped context.Context //nolint:containedctx // ends the deletions at Close
 	working sync.WaitGroup
 }
 
 // Open prepares the trash and the journal below root, which must exist, and
-// goes on deleting what an earlier process left in the trash. One process per
+// goes on deleting what an earlier process left in the trash, for as long as
+// the Reclaimer lives: what a process still uses is tried again later. One process per
 // root: the caller sees to it. A full disk is no obstacle when they are there
 // already.
 func Open(root string, opts Options) (*Reclaimer, error) {
@@ -83,10 +88,11 @@ func Open(root string, opts Options) (*Reclaimer, error) {
 	stopped, stop := context.WithCancel(context.Background()) //nolint:forbidigo // deletions outlive the request that began them; Close ends them
 	r := &Reclaimer{
 		root: root, opts: opts, tree: tree,
-		plans: map[string]*record{}, busy: map[string]chan struct{}{}, stop: stop, stopped: stopped,
+		plans: map[string]*record{}, busy: map[string]chan struct{}{}, again: make(chan struct{}, 1),
+		stop: stop, stopped: stopped,
 	}
 	r.keepReserve()
-	r.working.Go(r.resume)
+	r.working.Go(r.sweep)
 	return r, nil
 }
 

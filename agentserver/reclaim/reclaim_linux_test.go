@@ -447,27 +447,6 @@ func TestWhatCannotBeRemovedIsTold(t *testing.T) {
 	require.Positive(t, report.RemovedBytes)
 }
 
-func TestATreeDeeperThanTheDescriptorsIsRemoved(t *testing.T) {
-	t.Parallel()
-	root := t.TempDir()
-	require.NoError(t, os.MkdirAll(filepath.Join(root, ".trash/left"), 0o755))
-	at, err := unix.Open(filepath.Join(root, ".trash/left"), unix.O_DIRECTORY|unix.O_RDONLY, 0)
-	require.NoError(t, err)
-	for range 1000 {
-		require.NoError(t, unix.Mkdirat(at, "d", 0o755))
-		next, err := unix.Openat(at, "d", unix.O_DIRECTORY|unix.O_RDONLY, 0)
-		require.NoError(t, err)
-		unix.Close(at)
-		at = next
-	}
-	unix.Close(at)
-	open(t, root)
-	require.Eventually(t, func() bool {
-		entries, err := os.ReadDir(filepath.Join(root, ".trash"))
-		return err == nil && len(entries) == 0
-	}, 30*time.Second, 10*time.Millisecond)
-}
-
 func TestALinkInTheTrashGoesAndItsTargetStays(t *testing.T) {
 	t.Parallel()
 	root, outside := t.TempDir(), t.TempDir()

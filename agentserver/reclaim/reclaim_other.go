@@ -28,4 +28,4 @@ func (r *Reclaimer) apply(context.Context, string) (box.ReclaimReport, error) {
 
 func (r *Reclaimer) trashBytes(context.Context) (int64, error) { return 0, r.tree.usable() }
 
-func (*Reclaimer) resume() {}
+func (*Reclaimer) sweep() {}

@@ -67,51 +67,6 @@ func (r *Reclaimer) discard(name string, out *removal) {
 	}
 }
 
-// resume deletes what an earlier process or pass left in the trash, what a
-// process still uses excepted.
-func (r *Reclaimer) resume() {
-	for _, name := range r.leftOver() {
-		if r.stopped.Err() != nil {
-			return
-		}
-		var out removal
-		r.discard(name, &out)
-		if out.left > 0 {
-			r.opts.Log.Warn("deleted an entry of the trash in part", "left", out.left, "faults", out.faults)
-		}
-	}
-}
-
-// leftOver lists the trash between two passes: nothing in it is about to be
-// put back.
-func (r *Reclaimer) leftOver() []string {
-	if r.tree.usable() != nil {
-		return nil
-	}
-	r.pass.Lock()
-	defer r.pass.Unlock()
-	fd, names, err := r.tree.list(r.tree.fd, trashName)
-	if err != nil {
-		return nil
-	}
-	unix.Close(fd)
-	if len(names) == 0 {
-		return nil
-	}
-	users, err := r.users()
-	if err != nil {
-		r.opts.Log.Warn("left the trash alone", "error", err)
-		return nil
-	}
-	var out []string
-	for _, entry := range names {
-		if users[entry.name] == "" {
-			out = append(out, entry.name)
-		}
-	}
-	return out
-}
-
 // trashBytes is what deleting the trash will free.
 func (r *Reclaimer) trashBytes(ctx context.Context) (int64, error) {
 	trash, names, err := r.tree.list(r.tree.fd, trashName)

@@ -8,6 +8,7 @@ import (
 	"path/filepath"
 	"strconv"
 	"strings"
+	"syscall"
 )
 
 // users finds, for each trash entry, a process that has its working directory,
@@ -15,6 +16,10 @@ import (
 // out, since it measures there; so are those of other users that we may not
 // inspect, who cannot enter the private root.
 func (r *Reclaimer) users() (map[string]string, error) {
+	// A child of ours holds all of our descriptors until it runs its program. One
+	// that was forked before this point has done so after it.
+	syscall.ForkLock.RLock()
+	syscall.ForkLock.RUnlock() //nolint:staticcheck // a barrier, with nothing between
 	processes, err := os.ReadDir("/proc")
 	if err != nil {
 		return nil, fmt.Errorf("read the list of processes: %w", err)

@@ -131,6 +131,10 @@ func serve(ctx context.Context, set settings, env func(string) string, log *slog
 		return err
 	}
 	defer lock.Close()
+	root, err := os.Stat(set.root)
+	if err != nil {
+		return fmt.Errorf("look at the box's directory: %w", err)
+	}
 	address := filepath.Join(set.root, addressFile)
 	// An old one would lead to whoever has its port now.
 	if err := os.Remove(address); err != nil && !errors.Is(err, os.ErrNotExist) {
@@ -175,9 +179,14 @@ func serve(ctx context.Context, set settings, env func(string) string, log *slog
 	}
 	defer os.Remove(address)
 	log.Info("boxd serves", "address", listener.Addr().String(), "root", set.root, "agent_server", len(set.argv) > 0)
+	gone := make(chan struct{})
+	children.Go(func() { awaitGone(inner, set.root, root, gone) })
+	var lostRoot error
 	select {
 	case err := <-served:
 		return fmt.Errorf("serve: %w", err)
+	case <-gone:
+		lostRoot = fmt.Errorf("the box's directory %s is gone, so there is nothing to serve", set.root)
 	case <-ctx.Done():
 	}
 	log.Info("boxd ends")
@@ -186,7 +195,33 @@ func serve(ctx context.Context, set settings, env func(string) string, log *slog
 	if err := web.Shutdown(bound); err != nil {
 		web.Close()
 	}
-	return nil
+	return lostRoot
+}
+
+// lookForRoot is how often boxd looks whether its directory is still there.
+const lookForRoot = 2 * time.Second
+
+// awaitGone closes gone when the root was removed, or another directory took
+// its place: whoever did that forgot the box, and a process that serves what
+// nobody can see any more would run for ever. What cannot be read is not gone, and
+// one look proves nothing: a directory may be moved and put back.
+func awaitGone(ctx context.Context, path string, first os.FileInfo, gone chan<- struct{}) {
+	tick := time.NewTicker(lookForRoot)
+	defer tick.Stop()
+	for missing := 0; missing < 2; {
+		select {
+		case <-ctx.Done():
+			return
+		case <-tick.C:
+		}
+		info, err := os.Stat(path)
+		if errors.Is(err, os.ErrNotExist) || err == nil && !os.SameFile(first, info) {
+			missing++
+		} else {
+			missing = 0
+		}
+	}
+	close(gone)
 }
 
 // version is that of the module we were built from.

@@ -362,3 +362,21 @@ func TestAnEmptyKeyIsRefused(t *testing.T) {
 	require.ErrorAs(t, err, &exit)
 	require.Equal(t, 2, exit.ExitCode(), "an empty key is no key")
 }
+
+func TestBoxdEndsWhenItsDirectoryIsGone(t *testing.T) {
+	t.Parallel()
+	root := filepath.Join(t.TempDir(), "box")
+	require.NoError(t, os.Mkdir(root, 0o755))
+	b := startBoxd(t, root)
+	require.NoError(t, os.RemoveAll(root))
+	select {
+	case err := <-b.ended:
+		b.ended <- err
+		var code *exec.ExitError
+		require.ErrorAs(t, err, &code)
+		require.Equal(t, 1, code.ExitCode())
+	case <-time.After(30 * time.Second):
+		t.Fatal("it still runs")
+	}
+	require.Contains(t, b.out.String(), "is gone, so there is nothing to serve")
+}

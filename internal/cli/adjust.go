@@ -48,7 +48,11 @@ func (a *Shared) policyCommand() *cobra.Command {
 func (p *page) policy(policy box.Policy) {
 	var rows [][]string
 	for _, f := range policyFields(&policy) {
-		rows = append(rows, []string{f.flag + ":", f.to.String()})
+		name := f.flag
+		if f.to == &policy.Undo { // a deletion that a person asks for has its own
+			name += " (at expiry)"
+		}
+		rows = append(rows, []string{name + ":", f.to.String()})
 	}
 	rows = append(rows, []string{"on-expiry:", string(policy.OnExpiry)})
 	if policy.Lead != "" {

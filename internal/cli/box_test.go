@@ -202,11 +202,31 @@ func TestShowInText(t *testing.T) {
 	golden(t, "show", got.stdout)
 }
 
+func TestWhatIsGoneIsNotWatched(t *testing.T) {
+	t.Parallel()
+	fake := newFake()
+	fake.add("mine", box.StateBoxArchived)
+	got := runWith(t, fake, "box", "show", "mine")
+	require.Equal(t, 0, got.code, got.stderr)
+	assert.NotContains(t, got.stdout, "WATCH")
+	assert.NotContains(t, got.stdout, "Risk")
+	assert.Contains(t, runWith(t, fake, "box", "show", "mine", "-o", "json").stdout, `"watches": []`)
+}
+
+func TestThePolicySaysWhichUndoItMeans(t *testing.T) {
+	t.Parallel()
+	fake := newFake()
+	fake.add("mine", box.StateRunning)
+	assert.Regexp(t, `undo \(at expiry\): +1d`, runWith(t, fake, "box", "policy", "mine").stdout)
+}
+
 func TestWhyInText(t *testing.T) {
 	t.Parallel()
 	fake := newFake()
 	f := fake.add("mine", box.StateRunning)
 	f.Holders = []box.Holder{{ID: "h1", Kind: box.HolderConnection, Origin: "laptop", Epoch: 1, Since: now.Add(-time.Minute), Renewed: now, Until: now.Add(time.Minute)}}
+	f.Observed, f.ObservedAt = box.Observation{Phase: box.PhaseRunning, Evidence: "boxd\x1b answers"}, now.Add(-time.Hour)
+	f.ToldBy = "watch-1-failed"
 	got := runWith(t, fake, "box", "why", "mine")
 	require.Equal(t, 0, got.code, got.stderr)
 	golden(t, "why", got.stdout)

@@ -11,7 +11,6 @@ import (
 	"github.com/spf13/cobra"
 	enumspb "go.temporal.io/api/enums/v1"
 	"go.temporal.io/api/serviceerror"
-	"go.temporal.io/sdk/client"
 	"go.temporal.io/sdk/temporal"
 
 	"github.com/openhands/boxkeeper/box"
@@ -96,14 +95,7 @@ func update[A any](ctx context.Context, s *session, workspace, name string, req 
 	if err := s.needWorker(ctx); err != nil {
 		return answer, err
 	}
-	handle, err := s.client.UpdateWorkflow(ctx, client.UpdateWorkflowOptions{
-		UpdateID: req.ID, WorkflowID: box.WorkflowID(workspace), UpdateName: name,
-		Args: []any{arg}, WaitForStage: client.WorkflowUpdateStageCompleted,
-	})
-	if err == nil {
-		err = handle.Get(ctx, &answer)
-	}
-	if err != nil {
+	if err := Update(ctx, s.client, workspace, name, req.ID, arg, &answer); err != nil {
 		return answer, s.refusal(ctx, workspace, name, s.repeat(req.ID), req.ID, err)
 	}
 	return answer, nil
@@ -189,15 +181,12 @@ func (s *session) query(ctx context.Context, workspace, name string, to any) err
 	if err := s.needWorker(ctx); err != nil {
 		return err
 	}
-	value, err := s.client.QueryWorkflow(ctx, box.WorkflowID(workspace), "", name)
-	if is[*serviceerror.NotFound](err) {
-		return s.absent(ctx, workspace)
-	}
-	if err == nil {
-		err = value.Get(to)
-	}
-	if err == nil {
+	err := Query(ctx, s.client, workspace, name, to)
+	switch {
+	case err == nil:
 		return nil
+	case is[*serviceerror.NotFound](err):
+		return s.absent(ctx, workspace)
 	}
 	if code := box.ClassOf(s.engineError("", err)); code == box.ClassDeadlineExceeded {
 		return box.Errorf(box.ClassUnavailable, "no worker answered for workspace %s in time; look whether one is up with \"%s check\"", workspace, s.root.Name())

@@ -2,7 +2,9 @@ package cli
 
 import (
 	"context"
+	"errors"
 	"fmt"
+	"io/fs"
 	"maps"
 	"net/url"
 	"os"
@@ -20,6 +22,7 @@ import (
 	"github.com/openhands/boxkeeper/exports"
 	"github.com/openhands/boxkeeper/internal/config"
 	"github.com/openhands/boxkeeper/internal/notices"
+	"github.com/openhands/boxkeeper/workers"
 )
 
 const (
@@ -62,7 +65,8 @@ func (a *Shared) checkCommand() *cobra.Command {
 	var ask asking
 	c := &cobra.Command{
 		Use: "check", GroupID: groupRun, Short: "Check Temporal, workers, the export store, providers, webhooks, keys and clocks", Args: args("nothing", 0, 0),
-		Long: "Looks at everything that a worker needs from this machine. It writes one probe to the export store and takes it away again, and sends each webhook one event of type " + notices.TypePing + ". The exit code is that of the first failure.",
+		Long: "Looks at everything that a worker needs from this machine, and whether the workers that are up are of this machine's installation. " +
+			"It makes nothing: to an export store that is there it writes one probe and takes it away again, and it sends each webhook one event of type " + notices.TypePing + ". The exit code is that of the first failure.",
 	}
 	ask.bindTimeout(c, "1m")
 	c.RunE = func(c *cobra.Command, _ []string) error {
@@ -167,25 +171,59 @@ func (s *session) checkAttributes(ctx context.Context, out *checks) {
 }
 
 func (s *session) checkPollers(ctx context.Context, cfg config.Config, out *checks) {
+	of := map[string]bool{} // installations
 	look := func(what, queue string, kind enumspb.TaskQueueType) {
 		seen, err := s.client.DescribeTaskQueue(ctx, queue, kind)
 		switch {
 		case err != nil:
 			out.fail(what, s.engineError("look at task queue "+queue, err))
+			return
 		case len(seen.GetPollers()) == 0:
 			out.warn(what, "no worker serves the task queue %s; start one with \"%s worker\"", queue, s.root.Name())
 		default:
 			out.ok(what, "%s served on %s", plural(len(seen.GetPollers()), "poller"), queue)
+		}
+		for _, poller := range seen.GetPollers() {
+			if id, ok := workers.InstallationOf(poller.GetIdentity()); ok {
+				of[id] = true
+			}
 		}
 	}
 	look("workers", box.TaskQueue, enumspb.TASK_QUEUE_TYPE_WORKFLOW)
 	for _, p := range cfg.Providers {
 		look("workers of "+p.Name, box.ActivityQueue(p.Name), enumspb.TASK_QUEUE_TYPE_ACTIVITY)
 	}
+	checkOwners(cfg, slices.Sorted(maps.Keys(of)), out)
+}
+
+// checkOwners compares the installations whose workers serve this Temporal with
+// each other and with the one of this machine: a worker of another one answers
+// for boxes whose keys it does not have.
+func checkOwners(cfg config.Config, of []string, out *checks) {
+	const what = "installation of the workers"
+	here, err := cfg.ReadInstallation()
+	switch {
+	case len(of) == 0: // no worker, or only older ones, which do not tell
+	case len(of) > 1:
+		out.fail(what, box.Errorf(box.ClassFailedPrecondition, "workers of the installations %s serve one namespace and take each other's work; give them one installation secret, or a namespace each. Temporal remembers a worker that ended for some minutes", strings.Join(of, " and ")))
+	case err != nil:
+		out.ok(what, "%s; this machine has no installation key to compare it with", of[0])
+	case here.ID != of[0]:
+		out.fail(what, box.Errorf(box.ClassFailedPrecondition, "the workers are of installation %s, this machine's key is of %s: a worker started here would not find the boxes; use the data directory or the installation secret of %s, or another Temporal", of[0], here.ID, of[0]))
+	default:
+		out.ok(what, "%s, that of this machine", here.ID)
+	}
 }
 
 func (a *Shared) checkStore(ctx context.Context, cfg config.Config, out *checks) {
 	const what = "export store"
+	if u, err := url.Parse(cfg.Exports); err == nil && u.Scheme == "file" && filepath.IsAbs(u.Path) {
+		if _, err := os.Stat(u.Path); errors.Is(err, fs.ErrNotExist) {
+			// Opening would make it, and looking makes nothing.
+			out.warn(what, "there is no directory %s yet; the first worker makes it", filepath.Clean(u.Path))
+			return
+		}
+	}
 	store, err := exports.Open(ctx, cfg.Exports)
 	if err != nil {
 		out.fail(what, err)

@@ -11,9 +11,7 @@ import (
 	commonpb "go.temporal.io/api/common/v1"
 	enumspb "go.temporal.io/api/enums/v1"
 	"go.temporal.io/api/serviceerror"
-	"go.temporal.io/sdk/client"
 	"go.temporal.io/sdk/converter"
-	"go.temporal.io/sdk/temporal"
 
 	"github.com/openhands/boxkeeper/box"
 )
@@ -33,21 +31,24 @@ type creation struct {
 
 func (a *Shared) createCommand() *cobra.Command {
 	var (
-		spec   specFlags
-		ask    asking
-		dryRun bool
-		wait   bool
+		spec     specFlags
+		ask      asking
+		dryRun   bool
+		wait     bool
+		unserved bool
 	)
 	c := &cobra.Command{
 		Use: "create WORKSPACE", Short: "Start a workspace and its first box", Args: args("a workspace id", 0, 1),
 		Long: "Starts the workflow that owns the workspace. Repeating it with the same spec is safe: it answers that the workspace exists. " +
-			"An id that was closed is refused for ever.",
+			"An id that was closed is refused for ever. A provider that no worker serves and that this machine's configuration does not know is taken for a mistake: " +
+			"nothing is started (exit code 5), and the id stays free.",
 		Example: "  boxkeeper box create mine --owner ann --idle 30m --wait\n  boxkeeper box create mine --secret LLM_API_KEY=env:LLM_API_KEY --paused-ttl 14d --dry-run",
 	}
 	spec.bind(c)
 	ask.bindTimeout(c, "5m")
 	c.Flags().BoolVar(&dryRun, "dry-run", false, "show who would watch what, and start nothing")
 	c.Flags().BoolVar(&wait, "wait", false, "wait until the box is running")
+	c.Flags().BoolVar(&unserved, "unserved", false, "start it also when no worker serves the provider and this machine does not know it; it is created once one does")
 	c.RunE = func(c *cobra.Command, given []string) error {
 		workspace := ""
 		if len(given) == 1 {
@@ -78,15 +79,16 @@ func (a *Shared) createCommand() *cobra.Command {
 		defer s.close()
 		ctx, cancel := ask.bound(c.Context())
 		defer cancel()
+		if row.Driver == "" && !unserved {
+			if err := s.needServed(ctx, built); err != nil {
+				return err
+			}
+		}
 		if err := s.start(ctx, box.Input{Spec: built, Capabilities: row}, &out); err != nil {
 			return err
 		}
-		if err := s.needWorker(ctx); box.ClassOf(err) == box.ClassUnavailable {
-			const text = "workspace %s is recorded and begins when a worker is up: no worker serves the task queue %s now; start one with \"%s worker\""
-			if wait {
-				return box.Errorf(box.ClassUnavailable, text, built.Workspace, box.TaskQueue, a.root.Name())
-			}
-			note(c, "Note: "+text, built.Workspace, box.TaskQueue, a.root.Name())
+		if err := s.awaited(ctx, c, built, wait); err != nil {
+			return err
 		}
 		if !wait {
 			return a.show(c, out, func(p *page) { p.creation(out) })
@@ -101,28 +103,48 @@ func (a *Shared) createCommand() *cobra.Command {
 	return c
 }
 
+// needServed fails with Unavailable when nobody serves the provider, unless the
+// workspace is there already: an id must not be used up by a misspelt name.
+func (s *session) needServed(ctx context.Context, spec box.Spec) error {
+	err := s.needPoller(ctx, box.ActivityQueue(spec.Provider), enumspb.TASK_QUEUE_TYPE_ACTIVITY)
+	if box.ClassOf(err) != box.ClassUnavailable {
+		return err
+	}
+	if _, seen := s.client.DescribeWorkflowExecution(ctx, box.WorkflowID(spec.Workspace), ""); seen == nil {
+		return nil // nothing new will be started
+	}
+	return box.Errorf(box.ClassUnavailable, "provider: no worker at %s serves %q (task queue %s), and this machine's configuration has no instance of that name; nothing was started and the id %s is still free; "+
+		"name another with --provider, start a worker that serves it, or add --unserved to start the workspace all the same",
+		s.address, spec.Provider, box.ActivityQueue(spec.Provider), spec.Workspace)
+}
+
+// awaited says what the new workspace waits for when a worker is missing. With
+// wait it would never be reached, which is an error.
+func (s *session) awaited(ctx context.Context, c *cobra.Command, spec box.Spec, wait bool) error {
+	queue := box.TaskQueue
+	err := s.needWorker(ctx)
+	if err == nil {
+		queue = box.ActivityQueue(spec.Provider)
+		err = s.needPoller(ctx, queue, enumspb.TASK_QUEUE_TYPE_ACTIVITY)
+	}
+	if box.ClassOf(err) != box.ClassUnavailable {
+		return nil // the start was taken; who may not look finds out by asking
+	}
+	const text = "workspace %s is recorded and begins when a worker is up: no worker serves the task queue %s now; start one with \"%s worker\""
+	if wait {
+		return box.Errorf(box.ClassUnavailable, text, spec.Workspace, queue, s.root.Name())
+	}
+	note(c, "Note: "+text, spec.Workspace, queue, s.root.Name())
+	return nil
+}
+
 // start starts the workflow, or finds the one with the same spec.
 func (s *session) start(ctx context.Context, in box.Input, out *creation) error {
 	spec := in.Spec
-	attributes := []temporal.SearchAttributeUpdate{
-		temporal.NewSearchAttributeKeyKeyword(box.SearchProvider).ValueSet(spec.Provider),
-		temporal.NewSearchAttributeKeyKeyword(box.SearchState).ValueSet(string(box.StateCreating)),
-		temporal.NewSearchAttributeKeyInt64(box.SearchEpoch).ValueSet(1),
-	}
-	if spec.Owner != "" {
-		attributes = append(attributes, temporal.NewSearchAttributeKeyKeyword(box.SearchOwner).ValueSet(spec.Owner))
-	}
-	run, err := s.client.ExecuteWorkflow(ctx, client.StartWorkflowOptions{
-		ID: out.WorkflowID, TaskQueue: box.TaskQueue,
-		// An id is used once, and never taken over silently.
-		WorkflowIDReusePolicy:                    enumspb.WORKFLOW_ID_REUSE_POLICY_REJECT_DUPLICATE,
-		WorkflowIDConflictPolicy:                 enumspb.WORKFLOW_ID_CONFLICT_POLICY_FAIL,
-		WorkflowExecutionErrorWhenAlreadyStarted: true,
-		TypedSearchAttributes:                    temporal.NewSearchAttributes(attributes...),
-	}, box.WorkflowType, in)
+	run, err := Start(ctx, s.client, in)
 	switch {
 	case err == nil:
-		out.RunID = run.GetRunID()
+		out.RunID = run
 		return nil
 	case is[*serviceerror.WorkflowExecutionAlreadyStarted](err):
 		return s.existing(ctx, spec, out)

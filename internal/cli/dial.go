@@ -115,15 +115,21 @@ func (s *session) needWorker(ctx context.Context) error {
 	if s.served {
 		return nil
 	}
+	err := s.needPoller(ctx, box.TaskQueue, enumspb.TASK_QUEUE_TYPE_WORKFLOW)
+	s.served = err == nil
+	return err
+}
+
+// needPoller is needWorker for any task queue.
+func (s *session) needPoller(ctx context.Context, queue string, kind enumspb.TaskQueueType) error {
 	ctx, cancel := context.WithTimeout(ctx, workerWithin)
 	defer cancel()
 	answered := false // a last look that our own bound cut off says nothing
 	for {
-		queue, err := s.client.DescribeTaskQueue(ctx, box.TaskQueue, enumspb.TASK_QUEUE_TYPE_WORKFLOW)
+		seen, err := s.client.DescribeTaskQueue(ctx, queue, kind)
 		answered = answered || err == nil
 		switch {
-		case err == nil && len(queue.GetPollers()) > 0:
-			s.served = true
+		case err == nil && len(seen.GetPollers()) > 0:
 			return nil
 		case err != nil && ctx.Err() == nil:
 			if _, denied := errors.AsType[*serviceerror.PermissionDenied](err); denied {
@@ -138,7 +144,7 @@ func (s *session) needWorker(ctx context.Context) error {
 			if !answered {
 				return box.Errorf(box.ClassUnavailable, "Temporal at %s does not answer; nothing was sent; look at it with \"%s check\"", s.address, s.root.Name())
 			}
-			return box.Errorf(box.ClassUnavailable, "no worker serves the task queue %s at %s; nothing was sent; start one with \"%s worker\"", box.TaskQueue, s.address, s.root.Name())
+			return box.Errorf(box.ClassUnavailable, "no worker serves the task queue %s at %s; nothing was sent; start one with \"%s worker\"", queue, s.address, s.root.Name())
 		}
 	}
 }

@@ -39,6 +39,8 @@ type fakeTemporal struct {
 	started  []client.StartWorkflowOptions
 	updates  []client.UpdateWorkflowOptions
 	noWorker bool
+	unserved map[string]bool                      // queues that no worker serves
+	failed   map[string][]*historypb.HistoryEvent // histories of workflows that failed
 	// lost, by method, are answers that never come: the request is carried out.
 	lost map[string]bool
 	// fail, by method, is what is answered instead.
@@ -87,13 +89,13 @@ func workspaceOf(id string) string { return strings.TrimPrefix(id, "box/") }
 
 func (f *fakeTemporal) Close() {}
 
-func (f *fakeTemporal) DescribeTaskQueue(context.Context, string, enumspb.TaskQueueType) (*workflowservicepb.DescribeTaskQueueResponse, error) {
+func (f *fakeTemporal) DescribeTaskQueue(_ context.Context, queue string, _ enumspb.TaskQueueType) (*workflowservicepb.DescribeTaskQueueResponse, error) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	if err := f.fail["describe-queue"]; err != nil {
 		return nil, err
 	}
-	if f.noWorker {
+	if f.noWorker || f.unserved[queue] {
 		return &workflowservicepb.DescribeTaskQueueResponse{}, nil
 	}
 	return &workflowservicepb.DescribeTaskQueueResponse{Pollers: []*taskqueuepb.PollerInfo{{Identity: "w"}}}, nil
@@ -129,7 +131,16 @@ func (f *fakeTemporal) ExecuteWorkflow(_ context.Context, o client.StartWorkflow
 		return nil, err
 	}
 	workspace := workspaceOf(o.ID)
-	if f.facts[workspace] != nil || f.closed[workspace] != 0 {
+	closed := f.closed[workspace]
+	if o.WorkflowIDReusePolicy == enumspb.WORKFLOW_ID_REUSE_POLICY_ALLOW_DUPLICATE_FAILED_ONLY {
+		switch closed {
+		case enumspb.WORKFLOW_EXECUTION_STATUS_FAILED, enumspb.WORKFLOW_EXECUTION_STATUS_TERMINATED,
+			enumspb.WORKFLOW_EXECUTION_STATUS_TIMED_OUT, enumspb.WORKFLOW_EXECUTION_STATUS_CANCELED:
+			delete(f.closed, workspace)
+			closed = 0
+		}
+	}
+	if f.facts[workspace] != nil || closed != 0 {
 		return nil, serviceerror.NewWorkflowExecutionAlreadyStarted("already started", "r", "run-1")
 	}
 	in := through[box.Input](args[0])
@@ -158,6 +169,9 @@ func (e *events) Next() (*historypb.HistoryEvent, error) {
 func (f *fakeTemporal) GetWorkflowHistory(_ context.Context, id, _ string, _ bool, _ enumspb.HistoryEventFilterType) client.HistoryEventIterator {
 	f.mu.Lock()
 	defer f.mu.Unlock()
+	if history, ok := f.failed[workspaceOf(id)]; ok {
+		return &events{all: history}
+	}
 	return &events{all: []*historypb.HistoryEvent{{Attributes: &historypb.HistoryEvent_WorkflowExecutionStartedEventAttributes{
 		WorkflowExecutionStartedEventAttributes: &historypb.WorkflowExecutionStartedEventAttributes{Input: f.inputs[workspaceOf(id)]},
 	}}}}

@@ -80,6 +80,7 @@ func (a *Shared) statusText(p *page, s box.Status) {
 		[2]string{"export", export},
 		[2]string{"reclaimed", size(s.Reclaimed)},
 	)
+	p.sighting(a, s.Seen, s.AsOf)
 	for _, h := range s.Holders {
 		p.linef("Held by %s %s%s until %s.", printable(string(h.Kind)), printable(h.ID), ifText(" of ", printable(h.Origin)), a.moment(h.Until))
 	}
@@ -99,8 +100,10 @@ func (a *Shared) statusText(p *page, s box.Status) {
 	}
 	p.failure(a, s.Failure)
 	p.webhooks(a, s)
-	p.WriteByte('\n')
-	p.plan(box.Arrangement{Watches: s.Watches, Risks: s.Risks})
+	if len(s.Watches) > 0 || len(s.Risks) > 0 {
+		p.WriteByte('\n')
+		p.plan(box.Arrangement{Watches: s.Watches, Risks: s.Risks})
+	}
 }
 
 // age is how long ago something was, now: the workflow counted up to asOf, on
@@ -173,6 +176,7 @@ func (a *Shared) whyText(p *page, workspace string, w box.Why) {
 		p.linef("The last decision was to %s, %s: %s.", printable(string(d.Step)), a.moment(d.At), strings.TrimSuffix(printable(d.Reason.Text), "."))
 		p.grounds(a, d.Facts)
 	}
+	p.sighting(a, w.Seen, w.AsOf)
 	p.failure(a, w.Failure)
 	if len(w.Transitions) == 0 {
 		return
@@ -183,6 +187,14 @@ func (a *Shared) whyText(p *page, workspace string, w box.Why) {
 		rows = append(rows, []string{stamp(t.At), orDash(string(t.From)), string(t.To), t.Reason.Text})
 	}
 	p.table(rows)
+}
+
+// sighting prints what the provider said last.
+func (p *page) sighting(a *Shared, s *box.Sighting, asOf time.Time) {
+	if s == nil {
+		return
+	}
+	p.linef("Last seen at the provider: %s, %s ago%s%s.", printable(string(s.Phase)), a.age(s.Age, asOf), printable(ifText(": ", s.Evidence)), printable(ifText("; looked at because of ", s.ToldBy)))
 }
 
 // grounds prints the facts that led to a decision.

@@ -2,6 +2,8 @@ package cli
 
 import (
 	"context"
+	"errors"
+	"io/fs"
 	"os"
 
 	"go.uber.org/zap"
@@ -71,15 +73,24 @@ func (a *Shared) capabilities(name string) (box.Capabilities, error) {
 	return local.Row(settings.Local), nil
 }
 
-// checkProviders asks each instance where it is. It makes no key: without one
-// there are no boxes yet.
+// checkProviders asks each instance where it is. It makes no key and no
+// directory: without them there are no boxes yet.
 func (a *Shared) checkProviders(ctx context.Context, cfg config.Config, out *checks) {
 	here, err := cfg.ReadInstallation()
 	if err != nil {
 		out.warn("providers", "not looked at: they need the installation key")
 		return
 	}
-	opened, err := openProviders(cfg, here, zap.NewNop())
+	there := cfg
+	there.Providers = nil
+	for _, p := range cfg.Providers {
+		if _, err := os.Stat(p.Dir); errors.Is(err, fs.ErrNotExist) {
+			out.warn("provider "+p.Name, "there is no directory %s yet; the first worker makes it", p.Dir)
+			continue
+		}
+		there.Providers = append(there.Providers, p)
+	}
+	opened, err := openProviders(there, here, zap.NewNop())
 	if err != nil {
 		out.fail("providers", err)
 		return

@@ -37,6 +37,7 @@ type server struct {
 
 	address    string
 	attributes map[string]enumspb.IndexedValueType
+	identities []string        // of workers
 	polled     chan string     // queues that workers ask for work
 	stop       context.Context //nolint:containedctx // ends every wait for work
 	end        context.CancelFunc
@@ -57,10 +58,13 @@ func (s *server) ListSearchAttributes(context.Context, *operatorservicepb.ListSe
 	return &operatorservicepb.ListSearchAttributesResponse{CustomAttributes: s.attributes}, nil
 }
 
-func (*server) DescribeTaskQueue(_ context.Context, r *workflowservicepb.DescribeTaskQueueRequest) (*workflowservicepb.DescribeTaskQueueResponse, error) {
+func (s *server) DescribeTaskQueue(_ context.Context, r *workflowservicepb.DescribeTaskQueueRequest) (*workflowservicepb.DescribeTaskQueueResponse, error) {
 	out := &workflowservicepb.DescribeTaskQueueResponse{}
 	if r.GetTaskQueueType() == enumspb.TASK_QUEUE_TYPE_WORKFLOW {
 		out.Pollers = []*taskqueuepb.PollerInfo{{Identity: "w"}}
+	}
+	for _, id := range s.identities {
+		out.Pollers = append(out.Pollers, &taskqueuepb.PollerInfo{Identity: id})
 	}
 	return out, nil
 }
@@ -251,14 +255,23 @@ func TestCheckLooksAtEverything(t *testing.T) {
 	assert.Equal(t, 0, code)
 	assert.Equal(t, map[string]string{
 		"configuration": "ok", "temporal": "ok", "namespace": "ok", "search attributes": "ok", "workers": "ok", "workers of local": "warn",
-		"export store": "ok", "clock": "ok", "installation key": "warn", "providers": "warn", "notices": "ok",
+		"export store": "warn", "installation key": "warn", "providers": "warn", "notices": "ok",
 	}, results)
-	assert.NoFileExists(t, filepath.Join(data, "installation.key"), "looking makes no key")
+	made, err := os.ReadDir(data)
+	require.NoError(t, err)
+	assert.Empty(t, made, "looking makes nothing: no key, no directory")
 
+	require.NoError(t, os.Mkdir(filepath.Join(data, "exports"), 0o700))
 	require.NoError(t, os.WriteFile(filepath.Join(data, "installation.key"), []byte(strings.Repeat("a", 64)), 0o600))
-	_, results, text := check()
+	_, results, _ = check()
 	assert.Equal(t, "ok", results["installation key"])
-	assert.Equal(t, "ok", results["provider local"])
+	assert.Equal(t, "ok", results["export store"])
+	assert.Equal(t, "ok", results["clock"])
+	assert.Equal(t, "warn", results["provider local"], "its directory is not there yet")
+	assert.NoDirExists(t, filepath.Join(data, "boxes"))
+	require.NoError(t, os.MkdirAll(filepath.Join(data, "boxes", "local"), 0o700))
+	_, results, text := check()
+	assert.Equal(t, "ok", results["provider local"], text)
 	assert.NotContains(t, text, strings.Repeat("a", 64))
 
 	s.attributes["BoxEpoch"] = enumspb.INDEXED_VALUE_TYPE_KEYWORD
@@ -276,10 +289,44 @@ func TestCheckLooksAtEverything(t *testing.T) {
 	}
 }
 
+func TestCheckComparesTheInstallationsOfTheWorkers(t *testing.T) {
+	t.Parallel()
+	s, data := startServer(t), t.TempDir()
+	check := func() (int, string) {
+		var stdout, stderr locked
+		code := cli.Execute(t.Context(), cli.Root(program(data, s.address, &stdout, &stderr, "check")))
+		return code, stdout.String() + stderr.String()
+	}
+	code, text := check()
+	require.Equal(t, 0, code, text)
+	assert.NotContains(t, text, "installation of the workers", "a worker that does not tell is not judged")
+
+	s.identities = []string{"7@there@boxkeeper-0a1b2c3d"}
+	code, text = check()
+	require.Equal(t, 0, code, text)
+	assert.Regexp(t, `ok +installation of the workers +0a1b2c3d; this machine has no installation key`, text)
+
+	require.NoError(t, os.WriteFile(filepath.Join(data, "installation.key"), []byte(strings.Repeat("a", 64)), 0o600))
+	code, text = check()
+	require.Equal(t, 4, code, text)
+	assert.Regexp(t, `fail +installation of the workers +the workers are of installation 0a1b2c3d, this machine's key is of [0-9a-f]{8}:`, text)
+
+	own := regexp.MustCompile(`key is of ([0-9a-f]{8}):`).FindStringSubmatch(text)[1]
+	s.identities = []string{"7@there@boxkeeper-" + own}
+	code, text = check()
+	require.Equal(t, 0, code, text)
+	assert.Regexp(t, `ok +installation of the workers +`+own+`, that of this machine`, text)
+
+	s.identities = append(s.identities, "8@there@boxkeeper-0a1b2c3d")
+	code, text = check()
+	require.Equal(t, 4, code, text)
+	assert.Contains(t, text, "serve one namespace and take each other's work")
+}
+
 func TestCheckWithNoTemporalStillLooksAtTheRest(t *testing.T) {
 	t.Parallel()
 	got := runWith(t, nil, "check")
 	assert.Equal(t, 5, got.code)
 	assert.Regexp(t, `fail +temporal +Temporal cannot be reached at temporal.test:7233`, got.stdout)
-	assert.Regexp(t, `ok +export store`, got.stdout)
+	assert.Regexp(t, `warn +export store +there is no directory`, got.stdout)
 }

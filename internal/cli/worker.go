@@ -143,7 +143,8 @@ func (p *Parts) Close(ctx context.Context) error {
 // workers makes the workers of these parts on a client.
 func (p *Parts) workers(c client.Client) (*workers.Set, error) {
 	return workers.New(c, workers.Options{
-		Providers: p.Providers, Store: p.Store, Secret: p.Secret, Steps: p.Metrics.Steps(), Logger: p.Logger, Notify: p.Notices,
+		Installation: p.Installation.ID,
+		Providers:    p.Providers, Store: p.Store, Secret: p.Secret, Steps: p.Metrics.Steps(), Logger: p.Logger, Notify: p.Notices,
 	})
 }
 

@@ -161,7 +161,7 @@ func afterBackup(s backup.Summary) []string {
 
 func afterRestore(shared *cli.Shared, s backup.Summary) []string {
 	next := []string{
-		"Never run it beside the installation that it was copied from: both would own the same boxes. End that one, and the processes of its boxes, first.",
+		"Never run it beside the installation that it was copied from: both would own the same boxes. Suspend its boxes and end it first; a local box that still runs must end before its directory is used here.",
 		"Start it with: boxkeeperd --data " + s.Data,
 		"The engine carries on where the backup was: timers that have passed since go off soon. The state of each box is read again before anything is destroyed.",
 		"Boxes of local instances belong to the machine that they were made on. Elsewhere they count as unknown and are left alone; their exported histories can be read.",

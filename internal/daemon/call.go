@@ -5,12 +5,12 @@ import (
 	"errors"
 
 	"github.com/google/uuid"
-	enumspb "go.temporal.io/api/enums/v1"
 	"go.temporal.io/api/serviceerror"
 	"go.temporal.io/sdk/client"
 	"go.temporal.io/sdk/temporal"
 
 	"github.com/openhands/boxkeeper/box"
+	"github.com/openhands/boxkeeper/internal/cli"
 )
 
 // create starts the workflow of a workspace. AlreadyExists: the id was used
@@ -19,17 +19,7 @@ func create(ctx context.Context, c client.Client, spec box.Spec, row box.Capabil
 	if err := spec.Validate(); err != nil {
 		return err
 	}
-	_, err := c.ExecuteWorkflow(ctx, client.StartWorkflowOptions{
-		ID: box.WorkflowID(spec.Workspace), TaskQueue: box.TaskQueue,
-		WorkflowIDReusePolicy:                    enumspb.WORKFLOW_ID_REUSE_POLICY_REJECT_DUPLICATE,
-		WorkflowExecutionErrorWhenAlreadyStarted: true,
-		TypedSearchAttributes: temporal.NewSearchAttributes(
-			temporal.NewSearchAttributeKeyKeyword(box.SearchProvider).ValueSet(spec.Provider),
-			temporal.NewSearchAttributeKeyKeyword(box.SearchState).ValueSet(string(box.StateCreating)),
-			temporal.NewSearchAttributeKeyKeyword(box.SearchOwner).ValueSet(spec.Owner),
-			temporal.NewSearchAttributeKeyInt64(box.SearchEpoch).ValueSet(1),
-		),
-	}, box.WorkflowType, box.Input{Spec: spec, Capabilities: row})
+	_, err := cli.Start(ctx, c, box.Input{Spec: spec, Capabilities: row})
 	if _, used := errors.AsType[*serviceerror.WorkflowExecutionAlreadyStarted](err); used {
 		return box.Errorf(box.ClassAlreadyExists, "workspace %s exists, or existed and stays closed", spec.Workspace)
 	}
@@ -42,24 +32,17 @@ func create(ctx context.Context, c client.Client, spec box.Spec, row box.Capabil
 // query asks a workspace's workflow, which needs a worker.
 func query[A any](ctx context.Context, c client.Client, workspace, name string) (A, error) {
 	var answer A
-	value, err := c.QueryWorkflow(ctx, box.WorkflowID(workspace), "", name)
-	if err != nil {
+	if err := cli.Query(ctx, c, workspace, name, &answer); err != nil {
 		return answer, box.Errorf(box.ClassUnavailable, "ask %s of workspace %s: %w", name, workspace, err)
 	}
-	return answer, value.Get(&answer)
+	return answer, nil
 }
 
 // update sends one update and waits for its answer. A refusal keeps the class
 // that the workflow gave it.
 func update[A any](ctx context.Context, c client.Client, workspace, name string, request any) (A, error) {
 	var answer A
-	handle, err := c.UpdateWorkflow(ctx, client.UpdateWorkflowOptions{
-		WorkflowID: box.WorkflowID(workspace), UpdateID: uuid.NewString(), UpdateName: name,
-		WaitForStage: client.WorkflowUpdateStageCompleted, Args: []any{request},
-	})
-	if err == nil {
-		err = handle.Get(ctx, &answer)
-	}
+	err := cli.Update(ctx, c, workspace, name, uuid.NewString(), request, &answer)
 	if refused, ok := errors.AsType[*temporal.ApplicationError](err); ok {
 		return answer, box.Errorf(box.Class(refused.Type()), "%s: %s", name, refused.Message())
 	}

@@ -22,6 +22,7 @@ func MarkdownTable(rows []box.Capabilities) string {
 		{"boxes can be listed", func(c box.Capabilities) string { return c.List.String() }},
 		{"it tells when a box ends", func(c box.Capabilities) string { return c.Watch.String() }},
 		{"history can be read only while it runs", func(c box.Capabilities) string { return c.ExportNeedsRunning.String() }},
+		{"a step that a newer one overtook is refused", func(c box.Capabilities) string { return c.Fence.String() }},
 		{"it has an idle timer of its own", func(c box.Capabilities) string { return c.NativeIdle.String() }},
 		{"that timer can be set again", func(c box.Capabilities) string { return c.NativeAdjust.String() }},
 		{"who acts first on an idle box", func(c box.Capabilities) string { return string(c.Lead) }},

@@ -15,6 +15,10 @@
 //     FailedPrecondition and change nothing.
 //   - A driver never invents Ref.Provider: it returns the one it was given. The
 //     portable type fills it in.
+//   - A driver that claims Fence MUST refuse, with Conflict and before it changes
+//     anything, a mutating call whose fence is older than one that it has seen
+//     for this name, and MUST remember the fence of each mutating call that it
+//     carries out, in the same breath and also after the box is gone. See [WithFence].
 //   - A nil error is a proof: an outcome that is not (yet) proven is an error.
 package driver
 

@@ -73,6 +73,8 @@ func cases() []testcase {
 		{"the provider's own timers are as they were told", false, testNative},
 		{"the provider's own timers can be set again, and that wakes nothing", false, testAdjust},
 		{"the list holds our boxes, suspended ones included, and no others", false, testList},
+		{"a step that a newer one overtook is refused, also after the end", true, testFence},
+		{"of steps that come at once the newest wins", true, testFenceAtOnce},
 		{"a watcher is told of an end, also of an earlier one, and not of our own calls", false, testWatch},
 	}
 }

@@ -44,6 +44,7 @@ func DefaultRow() box.Capabilities {
 		List:               box.Yes,
 		Watch:              box.Yes,
 		ExportNeedsRunning: box.Yes,
+		Fence:              box.Yes,
 		NativeIdle:         box.No,
 		NativeAdjust:       box.No,
 		Lead:               box.LeadOurs,
@@ -91,6 +92,7 @@ type sandbox struct {
 	frozen   bool
 	native   box.Native
 	account  string // that it was made in
+	fence    box.Fence
 }
 
 // New returns an empty cloud.

@@ -51,11 +51,17 @@ func (d *Driver) Create(ctx context.Context, req driver.CreateRequest) (box.Obse
 		switch {
 		case ok && b.Foreign:
 			return box.Observation{}, box.Errorf(box.ClassAlreadyExists, "%s exists and is not ours", name)
-		case ok && b.Phase != box.PhaseGone:
-			return c.observation(b, box.Ref{}), nil
 		case !ok:
 			b = &sandbox{identity: req.Identity, account: c.account}
 			c.boxes()[name] = b
+		case b.Phase == box.PhaseGone && driver.FenceOf(ctx) == b.fence && !b.fence.IsZero():
+			return box.Observation{}, driver.Overtaken(name, b.fence, b.fence) // the very step that deleted it
+		}
+		if err := c.admit(ctx, b); err != nil {
+			return box.Observation{}, err
+		}
+		if ok && b.Phase != box.PhaseGone {
+			return c.observation(b, box.Ref{}), nil
 		}
 		b.ids = append(b.ids, c.nextID())
 		b.billed = now
@@ -97,6 +103,9 @@ func (d *Driver) Suspend(ctx context.Context, ref box.Ref) (box.Observation, err
 		if err != nil {
 			return box.Observation{}, err
 		}
+		if err := d.cloud.admit(ctx, b); err != nil {
+			return box.Observation{}, err
+		}
 		if b.Phase != box.PhaseSuspended {
 			// Only a living box has a memory that can be kept.
 			b.frozen = c.opts.Row.MemoryKept == box.Yes && b.Phase != box.PhaseFailed
@@ -115,6 +124,9 @@ func (d *Driver) Resume(ctx context.Context, ref box.Ref, _ driver.Start) (box.O
 		}
 		b, err := d.find(ref)
 		if err != nil {
+			return box.Observation{}, err
+		}
+		if err := d.cloud.admit(ctx, b); err != nil {
 			return box.Observation{}, err
 		}
 		if b.Phase == box.PhaseSuspended || b.Phase == box.PhaseFailed {
@@ -168,6 +180,9 @@ func (d *Driver) Delete(ctx context.Context, ref box.Ref) (box.Observation, erro
 			return box.Observation{Ref: ref, Phase: box.PhaseGone, Evidence: err.Error()}, nil
 		}
 		if err != nil {
+			return box.Observation{}, err
+		}
+		if err := d.cloud.admit(ctx, b); err != nil {
 			return box.Observation{}, err
 		}
 		d.cloud.move(b, box.PhaseGone, d.cloud.clock(), "deleted on request")
@@ -263,6 +278,19 @@ func (d *Driver) ErrorClass(err error) (box.Class, time.Duration) {
 		return e.Class, e.RetryAfter
 	}
 	return box.ClassUnknown, 0
+}
+
+// admit refuses a step that a newer one overtook, and remembers this one.
+func (c *Cloud) admit(ctx context.Context, b *sandbox) error {
+	fence := driver.FenceOf(ctx)
+	switch {
+	case fence.IsZero() || c.opts.Row.Fence != box.Yes:
+		return nil
+	case fence.Before(b.fence):
+		return driver.Overtaken(b.identity.Name(), fence, b.fence)
+	}
+	b.fence = fence
+	return nil
 }
 
 // find returns the box behind ref, or an error: NotFound only under the account

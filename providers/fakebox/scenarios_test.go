@@ -57,18 +57,18 @@ func TestScenariosAtAProviderWithAnIdleTimerOfItsOwn(t *testing.T) {
 		require.Equal(t, box.PhaseSuspended, s.Phase)
 		require.Equal(t, 3, s.Wakes)
 	})
-	t.Run("a policy of the create call sets the timer where the cloud has no other", func(t *testing.T) {
+	t.Run("what the create call tells is the timer, and none without it", func(t *testing.T) {
 		t.Parallel()
 		row := fakebox.DefaultRow()
 		row.NativeIdle = box.Yes
 		cloud := fakebox.New(&fakebox.Options{Row: row})
 		d := cloud.Driver(installation)
-		for name, p := range map[string]box.Policy{"set": box.DefaultPolicy(), "never": {Idle: box.Never}, "unset": {}} {
-			_, err := d.Create(t.Context(), driver.CreateRequest{Identity: box.Identity{Installation: installation, Workspace: name, Epoch: 1}, Policy: p})
+		for name, n := range map[string]box.Native{"set": {Idle: box.Duration(30 * time.Minute)}, "unset": {}} {
+			_, err := d.Create(t.Context(), driver.CreateRequest{Identity: box.Identity{Installation: installation, Workspace: name, Epoch: 1}, Native: n})
 			require.NoError(t, err)
 		}
 		cloud.Advance(30 * time.Minute)
-		for name, want := range map[string]box.Phase{"set": box.PhaseSuspended, "never": box.PhaseRunning, "unset": box.PhaseRunning} {
+		for name, want := range map[string]box.Phase{"set": box.PhaseSuspended, "unset": box.PhaseRunning} {
 			s, ok := cloud.Statement(box.Identity{Installation: installation, Workspace: name, Epoch: 1}.Name())
 			require.True(t, ok)
 			require.Equal(t, want, s.Phase, name)

@@ -31,6 +31,8 @@ func fake(kind string, args []string) int {
 	switch kind {
 	case "fake-exit":
 		return 7
+	case "fake-worker":
+		return lateWorker(args)
 	case "fake-child":
 		time.Sleep(5 * time.Minute) // longer than any test
 		return 0

@@ -41,14 +41,20 @@ func (d *Driver) Create(ctx context.Context, req driver.CreateRequest) (box.Obse
 		return box.Observation{}, err
 	}
 	if rec == nil {
+		if err := d.mayReturn(ctx, name); err != nil {
+			return box.Observation{}, err
+		}
 		if rec, err = d.register(req); err != nil {
 			return box.Observation{}, err
 		}
 	}
-	switch {
-	case rec.Identity != req.Identity:
+	if rec.Identity != req.Identity {
 		return box.Observation{}, box.Errorf(box.ClassAlreadyExists, "%s exists and is not this box", name)
-	case rec.Intent == intentDelete:
+	}
+	if err := d.admit(ctx, rec); err != nil {
+		return box.Observation{}, err
+	}
+	if rec.Intent == intentDelete {
 		return box.Observation{}, box.Errorf(box.ClassConflict, "box %s is being deleted; finish that first", name)
 	}
 	if err := d.makeDir(rec); err != nil {
@@ -146,6 +152,11 @@ func (d *Driver) held(ctx context.Context, ref box.Ref, change func(rec *record,
 		return box.Observation{}, absent
 	case rec == nil:
 		return box.Observation{}, box.Errorf(box.ClassFailedPrecondition, "box %s has no record (%s); restore it or remove the rest by hand", ref.Name, seen.evidence)
+	}
+	if err := d.admit(ctx, rec); err != nil {
+		return box.Observation{}, err
+	}
+	switch {
 	case rec.Intent == intentDelete:
 		return box.Observation{}, box.Errorf(box.ClassFailedPrecondition, "box %s is being deleted; finish that", ref.Name)
 	case !rec.Made:
@@ -276,6 +287,9 @@ func (d *Driver) Delete(ctx context.Context, ref box.Ref) (box.Observation, erro
 	case rec == nil:
 		return box.Observation{}, box.Errorf(box.ClassFailedPrecondition, "box %s has no record (%s); restore it or remove the rest by hand", name, seen.evidence)
 	}
+	if err := d.admit(ctx, rec); err != nil {
+		return box.Observation{}, err
+	}
 	// Refused before anything is touched, not when half of it is gone.
 	for _, dir := range []string{d.place.box(name), d.trashed(name)} {
 		if err := refuseMounts(dir); err != nil {
@@ -297,6 +311,9 @@ func (d *Driver) Delete(ctx context.Context, ref box.Ref) (box.Observation, erro
 		return box.Observation{}, err
 	}
 	if _, err := d.own(ctx, ref); err != nil { // unmounted meanwhile?
+		return box.Observation{}, err
+	}
+	if err := d.place.entomb(name, rec.Fence); err != nil {
 		return box.Observation{}, err
 	}
 	if err := d.place.forget(name); err != nil {

@@ -129,6 +129,7 @@ func Row(opts Options) box.Capabilities {
 		List:               box.Yes,
 		Watch:              box.No,
 		ExportNeedsRunning: box.Yes,
+		Fence:              box.Yes,
 		NativeIdle:         box.No,
 		NativeAdjust:       box.No,
 		Lead:               box.LeadOurs,

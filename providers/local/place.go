@@ -26,6 +26,7 @@ type place struct{ dir string }
 func (p place) boxes() string             { return filepath.Join(p.dir, "boxes") }
 func (p place) control() string           { return filepath.Join(p.dir, "control") }
 func (p place) trash() string             { return filepath.Join(p.dir, "trash") }
+func (p place) fences() string            { return filepath.Join(p.dir, "fences") }
 func (p place) box(name string) string    { return filepath.Join(p.boxes(), name) }
 func (p place) record(name string) string { return filepath.Join(p.control(), name+recordSuffix) }
 func (p place) lockOf(name string) string { return filepath.Join(p.control(), name+".lock") }
@@ -46,7 +47,7 @@ func openPlace(dir string) (place, error) {
 		return place{}, ioError("find the directory of the boxes", err)
 	}
 	p := place{dir: real}
-	for _, sub := range []string{p.boxes(), p.control(), p.trash()} {
+	for _, sub := range []string{p.boxes(), p.control(), p.trash(), p.fences()} {
 		if err := os.Mkdir(sub, 0o700); err != nil && !errors.Is(err, fs.ErrExist) {
 			return place{}, ioError("make "+sub, err)
 		}

@@ -46,6 +46,8 @@ type record struct {
 	CreatedAt   time.Time `json:"created_at"`
 	StartedAt   time.Time `json:"started_at,omitzero"`
 	SuspendedAt time.Time `json:"suspended_at,omitzero"`
+	// Fence is of the newest step that changed the box.
+	Fence box.Fence `json:"fence,omitzero"`
 
 	raw []byte // as read
 }

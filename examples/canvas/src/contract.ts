@@ -437,6 +437,10 @@ export interface Capabilities {
    */
   export_needs_running: Tri;
   /**
+   * fence says whether a step that a newer one overtook is refused where the box is, also after its deletion. Without it only the worker's own clock keeps one that was cut off from doing what is not wanted any more.
+   */
+  fence: Tri;
+  /**
    * native_idle says whether the provider has an idle timer of its own that suspends a box and keeps its files, and that we set at creation. A timer that can only destroy is none.
    */
   native_idle: Tri;
@@ -967,6 +971,10 @@ export interface Status {
    */
   ref?: Ref;
   /**
+   * what the provider said last
+   */
+  last_seen?: Sighting;
+  /**
    * in force, defaults filled in
    */
   policy: Policy;
@@ -1085,6 +1093,22 @@ export interface Failure {
   retry_at?: string;
 }
 /**
+ * Sighting is what was last seen of the box at its provider.
+ */
+export interface Sighting {
+  phase: Phase;
+  at?: string;
+  age?: Duration;
+  /**
+   * evidence is what the provider said, in its own words.
+   */
+  evidence?: string;
+  /**
+   * told_by is the id of the last signal from outside that differed from what should be, and so made us look.
+   */
+  told_by?: string;
+}
+/**
  * Watch is one deadline of a box and who keeps it.
  */
 export interface Watch {
@@ -1168,6 +1192,10 @@ export interface Why {
    * the step that failed last, and its next try
    */
   failure?: Failure;
+  /**
+   * what the provider said last
+   */
+  last_seen?: Sighting;
   /**
    * last_decision is the step that began last, with the facts that led to it.
    */

@@ -1,0 +1,57 @@
+package exports
+
+import (
+	"context"
+	"time"
+
+	"github.com/openhands/boxkeeper/box"
+)
+
+// mark is what a store tells of an object without giving its bytes.
+type mark struct {
+	size     int64
+	modified time.Time
+	etag     string
+}
+
+func (s *Store) mark(ctx context.Context, key string) (mark, error) {
+	a, err := s.bucket.Attributes(ctx, key)
+	if err != nil {
+		return mark{}, fault(ctx, "look at "+key, err)
+	}
+	return mark{a.Size, a.ModTime, a.ETag}, nil
+}
+
+// Unchanged reports whether an export is as it was when [Store.Verify] proved
+// it: the manifest byte for byte, every other object by its length, time and
+// tag. It reads no history, so it does not find what decays in silence: use it
+// soon after the proof and in the same process, or prove again.
+//
+// It is safe to repeat. Unknown: something is lost or was touched since, or the
+// report is not one that Verify gave.
+func (s *Store) Unchanged(ctx context.Context, proven Report) error {
+	key := proven.Receipt.Key
+	m, sum, err := s.manifest(ctx, key)
+	switch {
+	case box.ClassOf(err) == box.ClassNotFound:
+		return box.Errorf(box.ClassUnknown, "the export store has lost manifest %s", key)
+	case err != nil:
+		return err
+	case m.receipt(key, sum) != proven.Receipt:
+		return box.Errorf(box.ClassUnknown, "manifest %s is not the one that was proven", key)
+	}
+	for _, c := range m.Conversations {
+		now, err := s.mark(ctx, c.Key)
+		switch {
+		case box.ClassOf(err) == box.ClassNotFound:
+			return lost(c)
+		case err != nil:
+			return err
+		}
+		before, ok := proven.marks[c.Key]
+		if !ok || now.size != c.Bytes || now.size != before.size || now.etag != before.etag || !now.modified.Equal(before.modified) {
+			return box.Errorf(box.ClassUnknown, "the copy of conversation %s was touched after it was proven", c.ID)
+		}
+	}
+	return nil
+}
