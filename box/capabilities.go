@@ -75,8 +75,10 @@ type Capabilities struct {
 	ExportNeedsRunning Tri `json:"export_needs_running"`
 	// NativeIdle says whether the provider has an idle timer of its own that we
 	// set at creation as a dead-man's switch.
-	NativeIdle Tri  `json:"native_idle"`
-	Lead       Lead `json:"lead"`
+	NativeIdle Tri `json:"native_idle"`
+	// Adopt says whether a box that we did not make can be taken over by its id.
+	Adopt Tri  `json:"adopt"`
+	Lead  Lead `json:"lead"`
 	// MaxRun is the provider's longest awake time, zero when there is none.
 	MaxRun time.Duration `json:"max_run,omitzero"`
 	// PausedLife is how long the provider keeps a suspended box, zero for ever.
@@ -109,6 +111,7 @@ func (c Capabilities) Missing() []string {
 		{"watch", c.Watch},
 		{"export_needs_running", c.ExportNeedsRunning},
 		{"native_idle", c.NativeIdle},
+		{"adopt", c.Adopt},
 	} {
 		if claim.is == Unknown {
 			out = append(out, claim.name)

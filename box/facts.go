@@ -25,9 +25,12 @@ type Facts struct {
 	Policy       Policy       `json:"policy"` // effective
 	Capabilities Capabilities `json:"capabilities"`
 	Epoch        int          `json:"epoch"`
-	State        State        `json:"state"`
-	StateSince   time.Time    `json:"state_since"`
-	Ref          Ref          `json:"ref,omitzero"`
+	// Epochs is the highest epoch that was ever given out: a box of it may exist
+	// although it never became the current one.
+	Epochs     int       `json:"epochs,omitzero"`
+	State      State     `json:"state"`
+	StateSince time.Time `json:"state_since"`
+	Ref        Ref       `json:"ref,omitzero"`
 
 	LastUse    time.Time `json:"last_use,omitzero"`
 	AwakeSince time.Time `json:"awake_since,omitzero"`
@@ -61,6 +64,15 @@ type Facts struct {
 	Deletion      *Deletion     `json:"deletion,omitzero"`
 	DeletionCount int           `json:"deletion_count,omitzero"`
 	Confirmation  *Confirmation `json:"confirmation,omitzero"`
+
+	// Adopt is the box that is to be taken over, Restoring the export that a new
+	// box gets before anyone gets in, Abandonment what an operator asked for.
+	Adopt       *Adoption    `json:"adopt,omitzero"`
+	Restoring   *Restoration `json:"restoring,omitzero"`
+	Abandonment *Abandonment `json:"abandonment,omitzero"`
+	// Former are the boxes of earlier epochs, which are never touched.
+	Former []Former `json:"former,omitzero"`
+	Hold   *Hold    `json:"hold,omitzero"`
 
 	// Adopted says that the box was there before this workflow: somebody may
 	// have worked in it. CreateUnclear says that a create ended without an answer.
@@ -218,7 +230,7 @@ type Failure struct {
 // NewFacts returns the facts of a workspace at its first start. The spec must
 // be valid.
 func NewFacts(spec Spec, capabilities Capabilities, now time.Time) Facts {
-	f := Facts{Spec: spec, Policy: spec.Policy.Effective(), Capabilities: capabilities, Epoch: 1}
+	f := Facts{Spec: spec, Policy: spec.Policy.Effective(), Capabilities: capabilities, Epoch: 1, Adopt: adoptionOf(spec)}
 	f.move(now, StateCreating, Reason{ReasonRequested, "asked for by " + orElse(spec.Owner, "its creator")})
 	return f
 }
@@ -238,7 +250,7 @@ func (f *Facts) move(now time.Time, to State, why Reason) {
 	case StateRunning:
 		f.Failure = nil // what failed on the way is over
 		f.doubtScan()
-	case StateSuspended, StateAwaitingConfirm, StateUndoWindow, StateBoxArchived:
+	case StateSuspended, StateAwaitingConfirm, StateUndoWindow, StateBoxArchived, StateAbandoned:
 		f.Failure = nil
 	case StateUnknown, StateCreating, StateCreateFailed, StateStarting, StateDraining, StateSuspending, StateResuming,
 		StateMaintenanceWake, StateExporting, StateDeleting, StateDeleteBlocked, StateLost:
@@ -290,7 +302,7 @@ func (f *Facts) awake() bool {
 		return true
 	case StateUnknown, StateCreating, StateCreateFailed, StateSuspending, StateSuspended, StateResuming,
 		StateAwaitingConfirm, StateUndoWindow, StateExporting, StateDeleting, StateDeleteBlocked,
-		StateBoxArchived, StateLost:
+		StateBoxArchived, StateLost, StateAbandoned:
 		return false
 	}
 	return false
@@ -367,7 +379,9 @@ func (f *Facts) doubtScan() {
 
 // NeverReady reports whether no agent-server of this box ever answered, so
 // that nobody can have worked in it.
-func (f *Facts) NeverReady() bool { return f.AwakeSince.IsZero() && f.Scan == nil && !f.Adopted }
+func (f *Facts) NeverReady() bool {
+	return f.AwakeSince.IsZero() && f.Scan == nil && !f.Adopted && !f.adopting()
+}
 
 // shown is the history digest that a person is shown; "unread" when nothing
 // was ever read.

@@ -35,6 +35,8 @@ type Status struct {
 	Confirmation   *Confirmation `json:"last_confirmation,omitzero"`
 	Failure        *Failure      `json:"failure,omitzero"`
 	Ref            Ref           `json:"ref,omitzero"`
+	Hold           *Hold         `json:"hold,omitzero"`
+	Former         []Former      `json:"former,omitzero"`
 	Policy         Policy        `json:"policy"`
 	Watches        []Watch       `json:"watches"`
 	Risks          []string      `json:"risks,omitzero"`
@@ -85,6 +87,7 @@ func (f *Facts) StatusAt(now time.Time) Status {
 		Holders: slices.Clone(f.Holders), SuspendedSince: f.SuspendedSince,
 		Export: f.Receipt, ExportCovers: f.covered(), Reclaimed: f.Reclaimed,
 		Deletion: f.Deletion, Confirmation: f.Confirmation, Failure: f.Failure, Ref: f.Ref, Policy: f.Policy,
+		Hold: f.Hold, Former: slices.Clone(f.Former),
 	}
 	if f.awake() && !f.LastUse.IsZero() {
 		s.IdleFor = age(now, f.LastUse)
@@ -130,6 +133,7 @@ func (f *Facts) Flags() []string {
 	}{
 		{"kept", f.Kept},
 		{"frozen", f.Frozen},
+		{"held", f.Hold != nil},
 		{"unhealthy", f.Unhealthy},
 		{"needs-attention", f.NeedsAttention()},
 	} {
@@ -140,6 +144,9 @@ func (f *Facts) Flags() []string {
 	return out
 }
 
+// attentionTries is how often a step fails in a row until a person should look.
+const attentionTries = 5
+
 // NeedsAttention reports whether a person should look: something keeps failing,
 // or a decision waits that no timer makes.
 func (f *Facts) NeedsAttention() bool {
@@ -147,7 +154,7 @@ func (f *Facts) NeedsAttention() bool {
 	case StateLost, StateDeleteBlocked, StateCreateFailed, StateUnknown:
 		return true
 	case StateCreating, StateStarting, StateRunning, StateDraining, StateSuspending, StateSuspended, StateResuming,
-		StateMaintenanceWake, StateAwaitingConfirm, StateUndoWindow, StateExporting, StateDeleting, StateBoxArchived:
+		StateMaintenanceWake, StateAwaitingConfirm, StateUndoWindow, StateExporting, StateDeleting, StateBoxArchived, StateAbandoned:
 	}
-	return f.Failure != nil && f.Failure.Count >= 5
+	return f.haunted() || f.Failure != nil && f.Failure.Count >= attentionTries
 }

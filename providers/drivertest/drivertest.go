@@ -69,6 +69,9 @@ func cases() []testcase {
 		{"delete by four at once", false, testDeleteAtOnce},
 		{"a box that never was is gone", false, testNever},
 		{"nothing wakes a gone box or takes its place", true, testGone},
+		{"adopting a box of ours answers it as it is", false, testAdoptOurs},
+		{"adopting a box that nobody marked makes it ours, once", false, testAdoptStray},
+		{"adopting what is not to be had is refused and touches nothing", false, testAdoptRefused},
 		{"the list holds our boxes, suspended ones included, and no others", false, testList},
 		{"a watcher is told of an end, also of an earlier one, and not of our own calls", false, testWatch},
 	}
@@ -91,6 +94,9 @@ func testRow(t *testing.T, b *bench) {
 	if _, ok := b.wire.Driver.(driver.Watcher); b.row.Watch == box.Yes && !ok {
 		t.Error("claims Watch and does not implement it")
 	}
+	if _, ok := b.wire.Driver.(driver.Adopter); b.row.Adopt == box.Yes && !ok {
+		t.Error("claims Adopt and does not implement it")
+	}
 }
 
 func testFingerprint(t *testing.T, b *bench) {
@@ -111,7 +117,7 @@ func testFingerprint(t *testing.T, b *bench) {
 }
 
 func testNotClaimed(t *testing.T, b *bench) {
-	if b.row.Suspend == box.Yes && b.row.List == box.Yes && b.row.Watch == box.Yes {
+	if b.row.Suspend == box.Yes && b.row.List == box.Yes && b.row.Watch == box.Yes && b.row.Adopt == box.Yes {
 		t.Log("nothing to check: the driver claims everything")
 		return
 	}
@@ -133,6 +139,9 @@ func testNotClaimed(t *testing.T, b *bench) {
 	}
 	if b.row.List != box.Yes {
 		quiet("list", func() error { _, err := b.list(t.Context()); return err })
+	}
+	if b.row.Adopt != box.Yes {
+		quiet("adopt", func() error { _, err := b.adopt(t.Context(), ref.ID, "claims"); return err })
 	}
 	if b.row.Watch != box.Yes {
 		quiet("watch", func() error { return b.watch(t.Context(), func(driver.Listed) {}) })

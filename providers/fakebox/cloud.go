@@ -45,6 +45,7 @@ func DefaultRow() box.Capabilities {
 		Watch:              box.Yes,
 		ExportNeedsRunning: box.Yes,
 		NativeIdle:         box.No,
+		Adopt:              box.Yes,
 		Lead:               box.LeadOurs,
 		SuspendProof:       "the fake's own state",
 		DeleteProof:        "absent from the fake's account",

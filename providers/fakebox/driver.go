@@ -16,6 +16,7 @@ var (
 	_ driver.Driver  = (*Driver)(nil)
 	_ driver.Lister  = (*Driver)(nil)
 	_ driver.Watcher = (*Driver)(nil)
+	_ driver.Adopter = (*Driver)(nil)
 )
 
 // Driver is one installation's view of a [Cloud].

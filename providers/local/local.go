@@ -18,6 +18,7 @@ var (
 	_ driver.Driver  = (*Driver)(nil)
 	_ driver.Lister  = (*Driver)(nil)
 	_ driver.Watcher = (*Driver)(nil)
+	_ driver.Adopter = (*Driver)(nil)
 )
 
 // SuspendKind is what suspending a box means.
@@ -130,6 +131,7 @@ func Row(opts Options) box.Capabilities {
 		Watch:              box.No,
 		ExportNeedsRunning: box.Yes,
 		NativeIdle:         box.No,
+		Adopt:              box.Yes,
 		Lead:               box.LeadOurs,
 		ResumeWait:         opts.StartTimeout,
 		SuspendProof:       "no process of the box left, its directory there",
