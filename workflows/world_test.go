@@ -3,6 +3,7 @@ package workflows_test
 import (
 	"context"
 	"errors"
+	"fmt"
 	"sync"
 	"testing"
 	"time"
@@ -36,6 +37,7 @@ type fakeBoxes struct {
 	hang     map[box.StepKind]bool // until cancelled
 	badStore bool
 	drained  bool
+	epoch    int // of the box that is there
 
 	cancelled int
 	released  chan struct{}
@@ -67,7 +69,8 @@ func (b *fakeBoxes) step(_ context.Context, kind box.StepKind, inside bool) erro
 }
 
 func (b *fakeBoxes) seen() box.Observation {
-	ref := box.Ref{Provider: "local", ID: "id-1", Name: "bk-0-demo-1", Epoch: 1, Fingerprint: "here"}
+	n := max(b.epoch, 1)
+	ref := box.Ref{Provider: "local", ID: fmt.Sprint("id-", n), Name: fmt.Sprint("bk-0-demo-", n), Epoch: n, Fingerprint: "here"}
 	return box.Observation{Ref: ref, Phase: b.phase, Evidence: "the provider says " + string(b.phase)}
 }
 
@@ -79,13 +82,39 @@ func (b *fakeBoxes) use() *box.Use {
 	return &box.Use{IdleFor: b.now().Sub(b.lastUse), Running: b.running, Digest: b.digest(), Conversations: 1, Events: b.events}
 }
 
-func (b *fakeBoxes) Create(ctx context.Context, _ activities.CreateInput) (box.Outcome, error) {
+func (b *fakeBoxes) Create(ctx context.Context, in activities.CreateInput) (box.Outcome, error) {
 	if err := b.step(ctx, box.StepCreate, false); err != nil {
 		return box.Outcome{}, err
 	}
-	b.creates++
+	if b.creates++; in.Epoch > 1 {
+		b.events = 0
+	}
+	b.epoch = in.Epoch
 	b.phase, b.lastUse = box.PhaseRunning, b.now()
 	return box.Outcome{Observation: b.seen(), Ready: true}, nil
+}
+
+func (b *fakeBoxes) Adopt(ctx context.Context, in activities.AdoptInput) (box.Outcome, error) {
+	if err := b.step(ctx, box.StepAdopt, false); err != nil {
+		return box.Outcome{}, err
+	}
+	if in.BoxID == "foreign" {
+		return box.Outcome{}, temporal.NewNonRetryableApplicationError("it is marked as another workspace's; adopt it there", string(box.ClassFailedPrecondition), nil)
+	}
+	b.epoch, b.phase, b.lastUse = in.Epoch, box.PhaseRunning, b.now()
+	return box.Outcome{Observation: b.seen(), Ready: true}, nil
+}
+
+func (b *fakeBoxes) Restore(ctx context.Context, in activities.RestoreInput) (box.Outcome, error) {
+	if err := b.step(ctx, box.StepRestore, true); err != nil {
+		return box.Outcome{}, err
+	}
+	b.events = in.Receipt.Events
+	return box.Outcome{Use: b.use()}, nil
+}
+
+func (b *fakeBoxes) Abandon(ctx context.Context, _ activities.AbandonInput) (box.Outcome, error) {
+	return box.Outcome{}, b.step(ctx, box.StepAbandon, false)
 }
 
 func (b *fakeBoxes) Observe(ctx context.Context, _ activities.Target) (box.Outcome, error) {
@@ -125,7 +154,7 @@ func (b *fakeBoxes) Export(ctx context.Context, in activities.ExportInput) (box.
 		return box.Outcome{}, err
 	}
 	return box.Outcome{Receipt: box.Receipt{
-		Workspace: in.Workspace, Epoch: 1, Key: "k-" + in.Step, SHA256: "s", Conversations: 1, Events: b.events, Digest: b.digest(),
+		Workspace: in.Workspace, Epoch: max(b.epoch, 1), Key: "k-" + in.Step, SHA256: "s", Conversations: 1, Events: b.events, Digest: b.digest(),
 	}}, nil
 }
 
