@@ -65,6 +65,7 @@ func TestALostBoxIsRestoredAtEveryCadence(t *testing.T) {
 		p.stop(46 * minute)
 		_ = p.run()
 		require.Contains(t, answer.Text, "5 events")
+		require.Equal(t, []int64{1, 2}, p.epochs, "lists show the epoch, written when it changes")
 		require.Equal(t, 2, p.box.creates, "cadence %d: %v", cadence, p.box.log)
 	}
 }

@@ -8,6 +8,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/stretchr/testify/mock"
 	"go.temporal.io/sdk/activity"
 	"go.temporal.io/sdk/converter"
 	"go.temporal.io/sdk/temporal"
@@ -207,6 +208,7 @@ type play struct {
 	err     error
 	now     time.Time // end of the last run
 	end     time.Duration
+	epochs  []int64 // of the search attribute, as it was written
 }
 
 type move struct {
@@ -279,6 +281,13 @@ func (p *play) run() error {
 			close(p.box.released)
 		})
 		p.box.now = env.Now
+		env.OnUpsertTypedSearchAttributes(mock.MatchedBy(func(written temporal.SearchAttributes) bool {
+			epoch, ok := written.GetInt64(temporal.NewSearchAttributeKeyInt64(box.SearchEpoch))
+			if n := len(p.epochs); ok && (n == 0 || p.epochs[n-1] != epoch) { // a matcher is asked more than once
+				p.epochs = append(p.epochs, epoch)
+			}
+			return true
+		})).Return(nil)
 		if p.end > 0 {
 			env.SetWorkflowRunTimeout(max(p.start.Add(p.end).Sub(now), time.Millisecond))
 		}
