@@ -96,6 +96,12 @@ type ExportInput struct {
 	Drained  bool        `json:"drained,omitzero"`
 }
 
+// AdjustInput is what Adjust needs.
+type AdjustInput struct {
+	Target
+	Native box.Native `json:"native"`
+}
+
 // DeleteInput is what Delete needs: the three facts that a destruction asks
 // for are checked again right before it.
 type DeleteInput struct {
@@ -106,8 +112,10 @@ type DeleteInput struct {
 	// WithoutHistory says that a person accepted the loss.
 	WithoutHistory bool `json:"without_history,omitzero"`
 	// NeverReady says that nobody can have worked in the box.
-	NeverReady bool   `json:"never_ready,omitzero"`
-	By         string `json:"by"`
+	NeverReady bool `json:"never_ready,omitzero"`
+	// Awake says that the box was not suspended after the export was taken.
+	Awake bool   `json:"awake,omitzero"`
+	By    string `json:"by"`
 }
 
 // start resolves what a box's processes need. The answer holds secrets.
@@ -135,7 +143,7 @@ func (b *Boxes) dial(ctx context.Context, ref box.Ref) (*agentserver.Client, err
 // awaitReady waits until the agent-server answers, for as long as the
 // provider's row allows. It reports false, without an error, when it does not.
 func (b *Boxes) awaitReady(ctx context.Context, ref box.Ref) (bool, error) {
-	bound := b.Provider.Capabilities().ResumeWait
+	bound := b.Provider.Capabilities().ResumeWait.Std()
 	if bound == 0 {
 		bound = readyWait
 	}
@@ -184,7 +192,8 @@ func (b *Boxes) run(ctx context.Context, kind box.StepKind, act func(context.Con
 		b.Steps.Record(kind, b.Provider.Name(), box.ClassOf(err), time.Since(began), out.Reclaim.FreedBytes+out.Receipt.Bytes)
 	}
 	if err != nil {
-		return box.Outcome{}, translate(ctx, fmt.Errorf("%s: %w", kind, err))
+		return box.Outcome{}, translate(ctx, fmt.Errorf("%s: %w", kind, err), b.Notify.Listeners())
 	}
+	out.Listeners = b.Notify.Listeners()
 	return out, nil
 }

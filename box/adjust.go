@@ -143,7 +143,7 @@ const freshRun = 15 * time.Minute
 // SetPolicy changes the policy. A deadline that comes closer gives a fresh
 // window first: nothing is applied retroactively.
 func (f *Facts) SetPolicy(r SetPolicyAsk, now time.Time) SetPolicyAnswer {
-	before := Next(f, now)
+	before := f.Armed(Next(f, now))
 	if !f.seenBefore(r.ID) {
 		old, had := f.expiryAt()
 		idle, run := f.Policy.Idle, f.Policy.MaxRun
@@ -161,7 +161,7 @@ func (f *Facts) SetPolicy(r SetPolicyAsk, now time.Time) SetPolicyAnswer {
 			f.move(now, StateSuspended, Reason{ReasonPolicyChanged, "the policy was changed; it is not expired any more"})
 		}
 	}
-	answer := SetPolicyAnswer{Policy: f.Policy, NextBefore: before.At, NextAfter: Next(f, now).At}
+	answer := SetPolicyAnswer{Policy: f.Policy, NextBefore: before.At, NextAfter: f.Armed(Next(f, now)).At}
 	if plan, err := Plan(f.Policy, f.Capabilities); err == nil {
 		answer.Risks = plan.Risks
 	}

@@ -131,6 +131,10 @@ func (f *Facts) applyAdopted(out Outcome, now time.Time) {
 	}
 	if seen.Ref.Epoch != f.Epoch {
 		f.leave(seen.Ref.Epoch, now)
+		f.Observed, f.ObservedAt = seen, now
+		if seen.Native != nil {
+			f.Native = *seen.Native
+		}
 	}
 	f.Adopt, f.Restoring, f.CreateUnclear = nil, nil, false
 	f.Ref, f.Adopted = seen.Ref, true
@@ -163,8 +167,8 @@ func (f *Facts) applyAdopted(out Outcome, now time.Time) {
 // suspend was, as an age, since its clock is never compared with ours. An expiry
 // that is past or close gives a whole notice first, like one that came closer.
 func (f *Facts) adoptSuspended(seen Observation, why Reason, now time.Time) {
-	f.SuspendedSince = now.Add(-max(seen.Age, 0))
-	f.PausedClock = f.SuspendedSince
+	f.SuspendedSince = now.Add(-max(time.Duration(seen.Age), 0))
+	f.PausedClock, f.SuspendedAt = f.SuspendedSince, f.SuspendedSince
 	f.rest(now, why)
 }
 

@@ -2,6 +2,7 @@ package box
 
 import (
 	"fmt"
+	"slices"
 	"time"
 )
 
@@ -9,6 +10,7 @@ import (
 // idle window after an outage, and makes the moves that only time makes. Call
 // it before [Next], with the same now.
 func (f *Facts) Advance(now time.Time) {
+	defer f.recordUnhealthy(f.Unhealthy, now)
 	f.expireHolders(now)
 	if f.Frozen {
 		return
@@ -96,6 +98,9 @@ func (f *Facts) unblockAt() (time.Time, bool) {
 }
 
 func (f *Facts) expireHolders(now time.Time) {
+	if !slices.ContainsFunc(f.Holders, func(h Holder) bool { return !now.Before(h.Until) || h.Epoch != f.Epoch }) {
+		return // the usual case, at every turn
+	}
 	alive := f.Holders[:0:0]
 	late := false
 	for _, h := range f.Holders {
@@ -127,5 +132,7 @@ func (f *Facts) expire(now time.Time) {
 		Shown: f.shown(), Epoch: f.Epoch, By: "policy", ByPolicy: true, RequestedAt: now,
 		Expires: now.Add(f.Policy.TokenTTL.Std()), Undo: f.Policy.Undo, Confirmed: true, ConfirmedAt: now, ConfirmedBy: "policy",
 	}
-	f.startDeletion(now, Reason{ReasonPolicy, why.Text + "; the policy deletes"})
+	why = Reason{ReasonPolicy, why.Text + "; the policy deletes"}
+	f.record(EventDeletionConfirmed, why, now)
+	f.startDeletion(now, why)
 }

@@ -1,7 +1,5 @@
 package box
 
-import "time"
-
 // Tri is an answer about a provider whose zero value says that nobody has
 // looked. A driver's row is complete when nothing in it is Unknown.
 type Tri uint8
@@ -73,18 +71,28 @@ type Capabilities struct {
 	Watch Tri `json:"watch"`
 	// ExportNeedsRunning says whether history can be read only while it runs.
 	ExportNeedsRunning Tri `json:"export_needs_running"`
-	// NativeIdle says whether the provider has an idle timer of its own that we
-	// set at creation as a dead-man's switch.
+	// NativeIdle says whether the provider has an idle timer of its own that
+	// suspends a box and keeps its files, and that we set at creation. A timer that
+	// can only destroy is none.
 	NativeIdle Tri `json:"native_idle"`
 	// Adopt says whether a box that we did not make can be taken over by its id.
-	Adopt Tri  `json:"adopt"`
-	Lead  Lead `json:"lead"`
+	Adopt Tri `json:"adopt"`
+	// NativeAdjust says whether that timer can be set again while the box runs,
+	// which also starts it anew.
+	NativeAdjust Tri `json:"native_adjust"`
+	// NativeIdleLeast and NativeIdleMost bound that timer; equal where it is fixed,
+	// zero where there is no bound.
+	NativeIdleLeast Span `json:"native_idle_least,omitzero"`
+	NativeIdleMost  Span `json:"native_idle_most,omitzero"`
+	// Lead says who suspends an idle box first, where the policy does not say it
+	// and the provider's timer can be what the policy says.
+	Lead Lead `json:"lead"`
 	// MaxRun is the provider's longest awake time, zero when there is none.
-	MaxRun time.Duration `json:"max_run,omitzero"`
+	MaxRun Span `json:"max_run,omitzero"`
 	// PausedLife is how long the provider keeps a suspended box, zero for ever.
-	PausedLife time.Duration `json:"paused_life,omitzero"`
+	PausedLife Span `json:"paused_life,omitzero"`
 	// ResumeWait bounds a resume until the agent-server answers.
-	ResumeWait time.Duration `json:"resume_wait,omitzero"`
+	ResumeWait Span `json:"resume_wait,omitzero"`
 	// SuspendProof and DeleteProof name what counts as proof, in one line each.
 	SuspendProof string `json:"suspend_proof"`
 	DeleteProof  string `json:"delete_proof"`
@@ -112,6 +120,7 @@ func (c Capabilities) Missing() []string {
 		{"export_needs_running", c.ExportNeedsRunning},
 		{"native_idle", c.NativeIdle},
 		{"adopt", c.Adopt},
+		{"native_adjust", c.NativeAdjust},
 	} {
 		if claim.is == Unknown {
 			out = append(out, claim.name)

@@ -9,7 +9,7 @@ type Decision struct {
 	Step   StepKind  `json:"step"`
 	State  State     `json:"state"` // before the step
 	Reason Reason    `json:"reason"`
-	Facts  Grounds   `json:"facts"`
+	Facts  Grounds   `json:"facts,omitzero"`
 }
 
 // Grounds are the facts that [Next] weighs, as they were; what was not so is
@@ -44,7 +44,7 @@ func (f *Facts) decide(step Step, now time.Time) {
 		LastSeen: f.Observed.Phase, LastSeenAt: f.ObservedAt,
 	}
 	if f.awake() {
-		g.LastUse, g.AwakeSince, g.IdleAfter = f.LastUse, f.AwakeSince, f.Policy.Idle
+		g.LastUse, g.AwakeSince, g.IdleAfter = f.LastUse, f.AwakeSince, f.IdleAfter()
 		g.WallAt, _ = f.wallAt()
 	} else {
 		g.SuspendedSince, g.NoticedFor = f.SuspendedSince, f.NoticedFor

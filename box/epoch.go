@@ -43,6 +43,8 @@ func (f *Facts) leave(to int, now time.Time) {
 	f.Epoch, f.Epochs = to, max(to, f.Epochs)
 	f.Ref, f.Observed, f.ObservedAt = Ref{}, Observation{}, time.Time{}
 	f.LastUse, f.AwakeSince, f.IdleFloor, f.WallFloor = time.Time{}, time.Time{}, time.Time{}, time.Time{}
+	f.Native, f.NativeAt, f.NativeStuck, f.TurnEnded = Native{}, time.Time{}, Native{}, time.Time{}
+	f.SuspendedAt = time.Time{}
 	f.SuspendedSince, f.PausedClock, f.ExpiryFloor, f.NoticedFor = time.Time{}, time.Time{}, time.Time{}, time.Time{}
 	f.Reminders, f.RemindedAt = 0, time.Time{}
 	f.Holders, f.Scan, f.Sequence, f.SuspendWanted, f.ResumeWanted = nil, nil, nil, nil, nil

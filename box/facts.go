@@ -41,6 +41,20 @@ type Facts struct {
 	WallFloor time.Time `json:"wall_floor,omitzero"`
 	Holders   []Holder  `json:"holders,omitzero"`
 
+	// Native is what the provider was told, as it was read back, and NativeAt when
+	// its timer began anew.
+	Native   Native    `json:"native,omitzero"`
+	NativeAt time.Time `json:"native_at,omitzero"`
+	// NativeStuck is what the provider was told and did not take: it is not told
+	// the same again.
+	NativeStuck Native `json:"native_stuck,omitzero"`
+	// TurnEnded is when the newest operation ended whose history no export was
+	// taken for.
+	TurnEnded time.Time `json:"turn_ended,omitzero"`
+
+	// SuspendedAt is when the provider's clock of this suspend began; a wake of
+	// ours moves it, and not SuspendedSince.
+	SuspendedAt    time.Time `json:"suspended_at,omitzero"`
 	SuspendedSince time.Time `json:"suspended_since,omitzero"`
 	// PausedClock is where the paused TTL counts from; later than
 	// SuspendedSince after an unfreeze or when keep was turned off.
@@ -91,6 +105,9 @@ type Facts struct {
 	// Repairs counts restarts of a box that ended by itself, since RepairedAt.
 	Repairs    int       `json:"repairs,omitzero"`
 	RepairedAt time.Time `json:"repaired_at,omitzero"`
+
+	// Outbox is what is told to those who listen, beside the life of the box.
+	Outbox Outbox `json:"outbox,omitzero"`
 
 	Observed    Observation  `json:"observed,omitzero"`
 	ObservedAt  time.Time    `json:"observed_at,omitzero"`
@@ -169,6 +186,7 @@ const (
 	PurposeWall        Purpose = "wall"        // no holder stops it
 	PurposeDelete      Purpose = "delete"      // the box is deleted afterwards
 	PurposeMaintenance Purpose = "maintenance" // awake for an export only
+	PurposeTurn        Purpose = "turn"        // not a suspend: an export of an awake box
 )
 
 // Sequence is how far the steps between awake and suspended have come.
@@ -245,7 +263,9 @@ func (f *Facts) move(now time.Time, to State, why Reason) {
 	if extra := len(f.Transitions) - maxTransitions; extra > 0 {
 		f.Transitions = slices.Delete(f.Transitions, 0, extra)
 	}
+	from := f.State
 	f.State, f.StateSince = to, now
+	f.recordMove(from, why, now)
 	switch to {
 	case StateRunning:
 		f.Failure = nil // what failed on the way is over
@@ -311,17 +331,18 @@ func (f *Facts) awake() bool {
 // idleAt returns when the box is idle for as long as the policy allows, and
 // false when it never is. Holders are a separate matter.
 func (f *Facts) idleAt() (time.Time, bool) {
-	if f.Policy.Idle.IsNever() {
+	after := f.IdleAfter()
+	if after.IsNever() {
 		return time.Time{}, false
 	}
-	return latest(f.LastUse, f.AwakeSince, f.IdleFloor).Add(f.Policy.Idle.Std()), true
+	return latest(f.LastUse, f.AwakeSince, f.IdleFloor).Add(after.Std()), true
 }
 
 // wallAt returns the hard end of this awake time, a margin before the
 // provider's own where that is shorter.
 func (f *Facts) wallAt() (time.Time, bool) {
 	limit := f.Policy.MaxRun.Std()
-	if native := f.Capabilities.MaxRun; native > 0 {
+	if native := f.Capabilities.MaxRun.Std(); native > 0 {
 		if own := max(native-f.Policy.DeadMan.Std(), native/2); limit == 0 || own < limit {
 			limit = own
 		}
@@ -382,6 +403,10 @@ func (f *Facts) doubtScan() {
 func (f *Facts) NeverReady() bool {
 	return f.AwakeSince.IsZero() && f.Scan == nil && !f.Adopted && !f.adopting()
 }
+
+// AwakeAtExport reports whether the box was not suspended after its newest
+// export: what is found suspended or ended now may have been used in between.
+func (f *Facts) AwakeAtExport() bool { return f.SuspendedSince.IsZero() }
 
 // shown is the history digest that a person is shown; "unread" when nothing
 // was ever read.

@@ -11,11 +11,13 @@ func backoff(kind StepKind) (first, most time.Duration) {
 	switch kind {
 	case StepDelete:
 		return time.Minute, day
+	case StepNotify:
+		return 10 * time.Second, time.Hour
 	case StepQuiesce, StepReclaim, StepExport, StepUndrain:
 		return 2 * time.Second, time.Minute
 	case StepResume, StepAwaitReady, StepRestore:
 		return 5 * time.Second, 5 * time.Minute
-	case StepCreate, StepSuspend, StepObserve, StepNotify, StepVerifyExport, StepScan, StepWait, StepFinish, StepAdopt, StepAbandon:
+	case StepCreate, StepSuspend, StepObserve, StepVerifyExport, StepScan, StepAdjust, StepWait, StepFinish, StepAdopt, StepAbandon:
 	}
 	return 10 * time.Second, 10 * time.Minute
 }
@@ -28,10 +30,16 @@ func (f *Facts) fail(step Step, why StepFailure, now time.Time) {
 		count, since = f.Failure.Count+1, f.Failure.Since
 	}
 	first, most := backoff(step.Kind)
+	if step.Purpose == PurposeMaintenance {
+		most = time.Hour // nobody waits for it, and each try may cost
+	}
 	wait := min(first<<min(count-1, 20), most)
 	f.Failure = &Failure{
 		Step: step.Kind, Class: why.Class, Message: why.Message, Count: count, At: now, Since: since,
 		RetryAt: now.Add(max(wait, why.RetryAfter.Std())),
+	}
+	if count == attentionTries && step.Ask == nil {
+		f.record(EventNeedsAttention, Reason{ReasonFailed, fmt.Sprintf("%s failed %d times, last: %s", step.Kind, count, why.Message)}, now)
 	}
 	if inside(step.Kind) && !why.NotBegun && (why.Class == ClassFailedPrecondition || why.Class == ClassNotFound) {
 		f.Look = true // it is not what we think it is
@@ -68,13 +76,7 @@ func (f *Facts) fail(step Step, why StepFailure, now time.Time) {
 			f.skip("nothing was reclaimed: " + why.Message)
 		}
 	case StepExport:
-		// A store or a network that is away for a moment must not cost a history:
-		// what was reached a moment ago is worth a longer wait.
-		passing := why.Class.Retryable() && f.Sequence != nil && f.Sequence.Looked && now.Sub(since) < exportPatience
-		if f.Sequence != nil && count >= exportTries && !passing {
-			f.Sequence.Exported = true
-			f.skip("no export could be taken: " + why.Message)
-		}
+		f.failExport(step, why, count, now)
 	case StepUndrain:
 		if count >= quiesceTries { // the drain's lease ends by itself
 			wish := f.ResumeWanted
@@ -84,21 +86,40 @@ func (f *Facts) fail(step Step, why StepFailure, now time.Time) {
 		}
 	case StepSuspend:
 		f.Sequence.Committed = false
-		f.Look = true
-		if why.Class == ClassNotFound {
-			f.Failure = nil
-		}
+		f.Look = true // and then wait: a provider that knows the box and does not find it must not be asked without end
 	case StepResume:
 		f.failResume(step, why, count, now)
 	case StepDelete:
 		f.failDelete(why, now)
-	case StepObserve, StepScan, StepNotify, StepVerifyExport, StepWait, StepFinish:
+	case StepAdjust:
+		if !why.Class.Retryable() {
+			f.NativeStuck = f.NativeWanted()
+		}
+	case StepNotify:
+		f.failNotify(step, count, now)
+	case StepObserve, StepScan, StepVerifyExport, StepWait, StepFinish:
 	}
 }
 
 // inside reports whether a step speaks to the agent-server in the box.
 func inside(kind StepKind) bool {
 	return kind == StepQuiesce || kind == StepReclaim || kind == StepExport || kind == StepScan
+}
+
+// failExport gives up on an export that cannot be had. A store or a network that
+// is away for a moment must not cost a history: a box that was reached a moment
+// ago is worth a longer wait.
+func (f *Facts) failExport(step Step, why StepFailure, count int, now time.Time) {
+	s := f.Sequence
+	switch {
+	case step.Purpose == PurposeTurn:
+		f.TurnEnded = now.Add(turnExportEvery) // the box goes on; a later export holds it too
+	case s == nil || count < exportTries:
+	case why.Class.Retryable() && s.Looked && now.Sub(f.Failure.Since) < exportPatience:
+	default:
+		s.Exported = true
+		f.skip("no export could be taken: " + why.Message)
+	}
 }
 
 func (f *Facts) failCreate(why StepFailure, now time.Time) {
@@ -163,7 +184,6 @@ func (f *Facts) failResume(step Step, why StepFailure, count int, now time.Time)
 		return
 	}
 	if why.Class == ClassNotFound {
-		f.Failure = nil
 		f.Look = true
 	}
 }
@@ -215,6 +235,9 @@ func (f *Facts) applyObserved(seen Observation, now time.Time) {
 	atRest := f.State == StateSuspended || f.State == StateAwaitingConfirm || f.State == StateUndoWindow || f.State == StateDeleteBlocked
 	switch seen.Phase {
 	case PhaseGone:
+		if f.Failure != nil && (f.Failure.Step == StepSuspend || f.Failure.Step == StepResume) {
+			f.Failure = nil // that was why
+		}
 		f.Sequence, f.Holders, f.ResumeWanted, f.SuspendWanted = nil, nil, nil, nil
 		f.failAsks(ClassNotFound, "the box is gone at its provider")
 		gone := Reason{ReasonGoneAtProvider, "gone without us: " + evidence}
@@ -234,8 +257,10 @@ func (f *Facts) applyObserved(seen Observation, now time.Time) {
 		case !atRest && f.State != StateResuming:
 			f.Sequence, f.SuspendWanted = nil, nil
 			f.doubtScan()
+			began := latest(f.AwakeSince, now.Add(-seen.Age.Std()))
+			f.SuspendedAt, f.TurnEnded = began, time.Time{}
 			if f.SuspendedSince.IsZero() {
-				f.SuspendedSince, f.PausedClock = now, now
+				f.SuspendedSince, f.PausedClock = began, began
 			}
 			f.failAsks(ClassFailedPrecondition, "the box was suspended meanwhile; connect first")
 			f.rest(now, Reason{ReasonSeenAtProvider, "suspended at the provider: " + evidence})

@@ -18,7 +18,7 @@ func noon() time.Time {
 func row() box.Capabilities {
 	return box.Capabilities{
 		Driver: "test", Suspend: box.Yes, MemoryKept: box.No, SameIdentity: box.Yes, URLStable: box.Yes, KeyStable: box.Yes,
-		LookingIsUse: box.No, List: box.Yes, Watch: box.Yes, ExportNeedsRunning: box.Yes, NativeIdle: box.No, Adopt: box.Yes,
+		LookingIsUse: box.No, List: box.Yes, Watch: box.Yes, ExportNeedsRunning: box.Yes, NativeIdle: box.No, NativeAdjust: box.No, Adopt: box.Yes,
 		Lead: box.LeadOurs, SuspendProof: "seen", DeleteProof: "seen",
 	}
 }
@@ -44,17 +44,23 @@ type world struct {
 	turns int
 
 	phase    box.Phase
-	exists   bool
-	events   int
-	lastUse  time.Time
-	running  int
-	shut     time.Time // until when the door is closed to new work
-	deaf     bool      // the agent-server never answers
-	plain    bool      // it does not tell what its history is
-	badStore bool      // exports do not verify
-	fail     map[box.StepKind]box.Class
-	between  func(box.Step)
-	stored   map[string]bool // digests the store holds
+	phaseAt  time.Time // since when; zero when the provider does not say
+	native   box.Native
+	nativeAt time.Time
+	// nativeFixed is what the provider makes of every timer that it is told.
+	nativeFixed box.Native
+	exists      bool
+	events      int
+	lastUse     time.Time
+	running     int
+	shut        time.Time // until when the door is closed to new work
+	deaf        bool      // the agent-server never answers
+	plain       bool      // it does not tell what its history is
+	badStore    bool      // exports do not verify
+	listeners   []box.Listener
+	fail        map[box.StepKind]box.Class
+	between     func(box.Step)
+	stored      map[string]bool // digests the store holds
 
 	made      int       // epoch of the box that is there
 	stray     box.Phase // of the box with the id "stray", which nobody marked
@@ -85,9 +91,9 @@ func (w *world) digest() string {
 
 func (w *world) use() *box.Use {
 	if w.plain {
-		return &box.Use{IdleFor: w.now.Sub(w.lastUse), Running: w.running, Conversations: 1}
+		return &box.Use{IdleFor: box.Span(w.now.Sub(w.lastUse)), Running: w.running, Conversations: 1}
 	}
-	return &box.Use{IdleFor: w.now.Sub(w.lastUse), Running: w.running, Digest: w.digest(), Conversations: 1, Events: w.events}
+	return &box.Use{IdleFor: box.Span(w.now.Sub(w.lastUse)), Running: w.running, Digest: w.digest(), Conversations: 1, Events: w.events}
 }
 
 func (w *world) seen() box.Observation {
@@ -95,11 +101,29 @@ func (w *world) seen() box.Observation {
 	if !w.exists {
 		return box.Observation{Ref: ref, Phase: box.PhaseGone, Evidence: "absent twice"}
 	}
-	return box.Observation{Ref: ref, Phase: w.phase, Evidence: "the provider says " + string(w.phase)}
+	seen := box.Observation{Ref: ref, Phase: w.phase, Evidence: "the provider says " + string(w.phase)}
+	if !w.phaseAt.IsZero() {
+		seen.Age = box.Span(w.now.Sub(w.phaseAt))
+	}
+	if w.facts.Capabilities.NativeIdle == box.Yes {
+		native := w.native
+		seen.Native = &native
+	}
+	return seen
 }
 
-// outcome is what the activity of a step would answer.
+// outcome is what the activity of a step would answer, and who listens.
 func (w *world) outcome(step box.Step) box.Outcome {
+	out := w.answer(step)
+	if out.Failed != nil {
+		out.Failed.Listeners = w.listeners
+	} else {
+		out.Listeners = w.listeners
+	}
+	return out
+}
+
+func (w *world) answer(step box.Step) box.Outcome {
 	if class, bad := w.fail[step.Kind]; bad {
 		return box.Outcome{Failed: &box.StepFailure{Class: class, Message: "as told"}}
 	}
@@ -114,12 +138,16 @@ func (w *world) outcome(step box.Step) box.Outcome {
 		}
 		w.made = w.facts.Epoch
 		w.exists, w.phase, w.lastUse = true, box.PhaseRunning, w.now
+		w.tell(w.facts.NativeWanted())
 		return box.Outcome{Observation: w.seen(), Ready: !w.deaf}
 	case box.StepAdopt:
 		return w.adopted()
 	case box.StepAbandon:
 		return box.Outcome{}
 	case box.StepObserve:
+		return box.Outcome{Observation: w.seen()}
+	case box.StepAdjust:
+		w.tell(w.facts.NativeWanted())
 		return box.Outcome{Observation: w.seen()}
 	case box.StepAwaitReady:
 		if !inside() {
@@ -210,13 +238,24 @@ func (w *world) adopted() box.Outcome {
 		return refused(box.ClassNotFound, "no box has this id")
 	}
 	out := box.Outcome{Observation: w.seen(), Ready: w.phase == box.PhaseRunning && !w.deaf}
-	out.Observation.Age = w.strayAge
+	out.Observation.Age = box.Span(w.strayAge)
 	return out
+}
+
+// tell sets the provider's own timers.
+func (w *world) tell(n box.Native) {
+	w.native, w.nativeAt = n, w.now
+	if !w.nativeFixed.IsZero() {
+		w.native = w.nativeFixed
+	}
 }
 
 // changed is what the activities see right before a destruction: a box that is
 // awake is shut and read once more.
 func (w *world) changed() bool {
+	if w.exists && w.facts.AwakeAtExport() && (w.phase == box.PhaseSuspended || w.phase == box.PhaseFailed) {
+		return true
+	}
 	if !w.exists || w.phase != box.PhaseRunning {
 		return false
 	}
@@ -260,11 +299,12 @@ func (w *world) turn() box.Step {
 		return step
 	}
 	w.log = append(w.log, step.Kind)
-	if d := w.facts.Deletion; step.Kind == box.StepDelete && w.exists && !d.WithoutHistory && !w.facts.NeverReady() && !w.stored[w.digest()] && w.phase != box.PhaseRunning {
+	w.facts.Begin(step, w.now)
+	existed := w.exists
+	out := w.outcome(step)
+	if d := w.facts.Deletion; existed && !w.exists && !d.WithoutHistory && !w.facts.NeverReady() && !w.stored[w.digest()] {
 		w.t.Fatalf("it is deleted and its newest history is nowhere%s", w.told())
 	}
-	w.facts.Begin(step, w.now)
-	out := w.outcome(step)
 	if w.between != nil { // signals and updates are taken while an activity runs
 		w.between(step)
 		if box.Interrupts(w.facts, step) {
@@ -356,6 +396,11 @@ func (w *world) checkEpoch() {
 func (w *world) checkTime(step box.Step) {
 	w.t.Helper()
 	status, why := w.facts.StatusAt(w.now), w.facts.WhyAt(w.now)
+	due := step.At
+	step = w.facts.Armed(step)
+	if late := step.At.Sub(due); late != 0 && (late < 0 || late > 20*time.Second || step.Purpose != box.PurposeIdle) {
+		w.t.Fatalf("%s is armed %s after it is due", step.Upcoming(), late)
+	}
 	if status.Next != step.Upcoming() || !status.NextAt.Equal(step.At) || why.Next != step.Upcoming() || !why.NextAt.Equal(step.At) ||
 		why.NextReason != step.Reason || why.StoppedBy != step.StoppedBy || why.State != w.facts.State || status.State != w.facts.State {
 		w.t.Fatalf("armed is %+v, and people read %s at %s, %+v", step, status.Next, status.NextAt, why)
@@ -363,12 +408,12 @@ func (w *world) checkTime(step box.Step) {
 	if step.Kind != box.StepWait || step.At.IsZero() {
 		return
 	}
-	for _, at := range []time.Time{w.now.Add(step.At.Sub(w.now) / 2), step.At.Add(-1)} {
+	for _, at := range []time.Time{w.now.Add(due.Sub(w.now) / 2), due.Add(-1)} {
 		if !at.After(w.now) {
 			continue
 		}
-		if later := box.Next(w.facts, at); later.Kind != box.StepWait || later.At.Before(step.At) {
-			w.t.Fatalf("in %s: a wait until %s became %s until %s at %s", w.facts.State, step.At, later.Kind, later.At, at)
+		if later := box.Next(w.facts, at); later.Kind != box.StepWait || later.At.Before(due) {
+			w.t.Fatalf("in %s: a wait until %s became %s until %s at %s", w.facts.State, due, later.Kind, later.At, at)
 		}
 	}
 }

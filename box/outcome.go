@@ -19,7 +19,10 @@ type Outcome struct {
 	Busy         string        `json:"busy,omitzero"`         // quiesce: why it is in use after all
 	Reclaim      ReclaimReport `json:"reclaim,omitzero"`
 	Receipt      Receipt       `json:"receipt,omitzero"`
-	Problem      string        `json:"problem,omitzero"` // verify-export: what does not match
+	Problem      string        `json:"problem,omitzero"`    // verify-export: what does not match
+	Deliveries   []Delivery    `json:"deliveries,omitzero"` // notify
+	// Listeners are who is told of events, with every outcome; none costs nothing.
+	Listeners []Listener `json:"listeners,omitzero"`
 }
 
 // StepFailure is an error of an activity, in the words that go into a history.
@@ -30,6 +33,8 @@ type StepFailure struct {
 	// NotBegun says that the box and its provider were not reached at all: no
 	// worker, no credentials. It says nothing about the box.
 	NotBegun bool `json:"not_begun,omitzero"`
+	// Listeners are those of the outcome, where it is known who listens.
+	Listeners []Listener `json:"listeners,omitzero"`
 }
 
 // How often a step may fail before it is skipped (where that is safe) or a
@@ -66,6 +71,9 @@ func (f *Facts) Begin(step Step, now time.Time) {
 		f.UndrainOwed = false
 	case StepReclaim, StepExport:
 		f.skipReclaim(step.Kind)
+		if step.Purpose == PurposeTurn {
+			f.TurnEnded = time.Time{} // what ends from now on is for the next one
+		}
 		if step.Ask == nil && f.State == StateDraining {
 			why := Reason{ReasonQuiet, "drained; nothing runs in it"}
 			if s := f.Sequence; s != nil && !s.Looked {
@@ -92,7 +100,7 @@ func (f *Facts) Begin(step Step, now time.Time) {
 		f.Deletion.Committed = true
 		f.move(now, StateDeleting, step.Reason)
 	case StepWait, StepFinish, StepCreate, StepAwaitReady, StepObserve, StepScan, StepUndrain, StepNotify,
-		StepAdopt, StepRestore, StepAbandon:
+		StepAdjust, StepAdopt, StepRestore, StepAbandon:
 	}
 }
 
@@ -107,6 +115,8 @@ func (f *Facts) skipReclaim(next StepKind) {
 // Apply stores the outcome of a step. It decides nothing that [Next] decides:
 // it moves the state and remembers.
 func (f *Facts) Apply(step Step, out Outcome, now time.Time) {
+	f.listen(out)
+	defer f.recordUnhealthy(f.Unhealthy, now)
 	if out.Failed != nil {
 		f.fail(step, *out.Failed, now)
 		return
@@ -120,6 +130,9 @@ func (f *Facts) Apply(step Step, out Outcome, now time.Time) {
 	}
 	if out.Observation.Phase != "" {
 		f.Observed, f.ObservedAt = out.Observation, now
+	}
+	if n := out.Observation.Native; n != nil {
+		f.Native = *n
 	}
 	switch step.Kind {
 	case StepCreate, StepAwaitReady:
@@ -144,6 +157,7 @@ func (f *Facts) Apply(step Step, out Outcome, now time.Time) {
 	case StepSuspend:
 		f.applySuspended(out.Observation, now)
 	case StepNotify:
+		f.oweNotice(step, out.Deliveries)
 		f.applyNotified(step, now)
 	case StepVerifyExport:
 		f.applyVerified(out.Problem, now)
@@ -158,6 +172,8 @@ func (f *Facts) Apply(step Step, out Outcome, now time.Time) {
 		f.applyRestored(out.Use, now)
 	case StepAbandon:
 		f.applyAbandoned(now)
+	case StepAdjust:
+		f.adjusted(out.Observation, now)
 	case StepWait, StepFinish:
 	}
 }
@@ -196,6 +212,7 @@ func (f *Facts) wake(now time.Time, why Reason) {
 	f.LastUse = latest(f.LastUse, now)
 	f.SuspendedSince, f.PausedClock, f.ExpiryFloor, f.NoticedFor = time.Time{}, time.Time{}, time.Time{}, time.Time{}
 	f.Reminders, f.RemindedAt = 0, time.Time{}
+	f.SuspendedAt, f.NativeAt = time.Time{}, now
 	f.Sequence, f.ResumeWanted = nil, nil
 	f.Unhealthy = false
 	f.move(now, StateRunning, why)
@@ -220,7 +237,7 @@ func (f *Facts) applyQuiet(out Outcome, now time.Time) {
 	s := f.Sequence
 	if out.Busy != "" { // whatever is wanted by now: the door is open again
 		if out.Use != nil {
-			f.LastUse = latest(f.LastUse, now.Add(-out.Use.IdleFor))
+			f.LastUse = latest(f.LastUse, now.Add(-out.Use.IdleFor.Std()))
 			if out.Use.Running > 0 || out.Use.InFlight > 0 {
 				f.LastUse = now
 			}
@@ -288,6 +305,10 @@ func (f *Facts) applyExported(step Step, receipt Receipt, now time.Time) {
 		f.finish(*step.Ask, Result{Receipt: &receipt})
 		return
 	}
+	if f.Sequence == nil { // after a turn
+		return
+	}
+	f.TurnEnded = time.Time{}
 	f.Sequence.Exported, f.Sequence.DrainedAt = true, now
 	for _, ask := range slices.Clone(f.Asks) {
 		if ask.Kind == AskExport {
@@ -307,6 +328,7 @@ func (f *Facts) applyExported(step Step, receipt Receipt, now time.Time) {
 func (f *Facts) applySuspended(seen Observation, now time.Time) {
 	s := f.Sequence
 	f.Sequence, f.SuspendWanted = nil, nil
+	f.SuspendedAt, f.TurnEnded = now, time.Time{}
 	if !seen.Ref.IsZero() {
 		f.Ref = seen.Ref
 	}
@@ -327,6 +349,7 @@ func (f *Facts) applySuspended(seen Observation, now time.Time) {
 		why.Code = map[Purpose]ReasonCode{
 			PurposeIdle: ReasonIdle, PurposeExplicit: ReasonRequested, PurposeWall: ReasonWall,
 			PurposeDelete: ReasonConfirmed, PurposeMaintenance: ReasonStaleExport,
+			PurposeTurn: ReasonExported, // never a sequence
 		}[s.Purpose]
 	}
 	if !f.deletionDue() {

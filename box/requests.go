@@ -155,7 +155,12 @@ func (f *Facts) hold(h Holder, lease Duration, now time.Time) time.Time {
 // now.
 func (f *Facts) Release(holderID string, now time.Time) ActionAnswer {
 	before := len(f.Holders)
-	f.Holders = slices.DeleteFunc(f.Holders, func(h Holder) bool { return h.ID == holderID })
+	f.Holders = slices.DeleteFunc(f.Holders, func(h Holder) bool {
+		if h.ID == holderID && h.Kind == HolderOperation {
+			f.TurnEnded = now
+		}
+		return h.ID == holderID
+	})
 	if len(f.Holders) < before {
 		f.LastUse = latest(f.LastUse, now)
 		return f.answer("released; the idle clock starts now")
@@ -248,6 +253,10 @@ func (f *Facts) Resume(r Request, now time.Time) ActionAnswer {
 	switch f.State {
 	case StateRunning:
 		f.LastUse = latest(f.LastUse, now)
+		if f.deletionDue() { // agreed to and not begun: who wants it awake takes it back, as a connect does
+			f.voidDeletion(Reason{ReasonUserArrived, "a resume was asked for before the box was destroyed"}, now)
+			return f.answer("it is running already; the deletion is taken back")
+		}
 		return f.answer("it is running already")
 	case StateCreateFailed:
 		f.Failure = nil

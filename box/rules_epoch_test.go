@@ -332,7 +332,7 @@ func TestEveryFactIsOfTheBoxOrOfTheWorkspace(t *testing.T) {
 	workspace := []string{
 		"Spec", "Policy", "Capabilities", "Epoch", "Epochs", "State", "StateSince", "Receipt", "ReceiptAt", "Reclaimed", "Results",
 		"DeletionCount", "Confirmation", "Adopt", "Restoring", "Abandonment", "Former", "Hold", "Kept", "Frozen", "Steps", "Seen",
-		"Transitions", "Decided",
+		"Transitions", "Decided", "Outbox",
 	}
 	w := lost(t)
 	f := *w.facts
@@ -399,5 +399,6 @@ func TestWhatIsOfAnotherEpochIsStale(t *testing.T) {
 	w.confirm(loss.Token)
 	w.refusedWith(box.ReasonRefused)
 	w.facts.Deletion.Confirmed = true
-	require.Equal(t, box.StepWait, box.Next(w.facts, w.now).Kind)
+	next := box.Next(w.facts, w.now)
+	require.Equal(t, box.StepWait, next.Kind, next.Reason.Text)
 }

@@ -1,6 +1,7 @@
 package workflows
 
 import (
+	"encoding/json"
 	"time"
 
 	"go.temporal.io/sdk/log"
@@ -15,8 +16,15 @@ import (
 //
 // A request to cancel it changes nothing: the box would be left with no owner.
 // Delete the box instead.
-func Box(ctx workflow.Context, in box.Input) error {
+//
+// The input is a [box.Input]. It is read here, not by the engine's converter, so
+// that one that does not fit fails with its class and the field at fault.
+func Box(ctx workflow.Context, input json.RawMessage) error {
 	ctx, _ = workflow.NewDisconnectedContext(ctx)
+	var in box.Input
+	if err := box.Decode(input, &in); err != nil {
+		return refusal(err)
+	}
 	w, err := newLoop(ctx, in)
 	if err != nil {
 		return err
@@ -39,6 +47,8 @@ type loop struct {
 	timerAt   time.Time
 	stopTimer workflow.CancelFunc
 	shown     published
+	mail      mail
+	logged    box.Transition // the newest one that the log has
 }
 
 func newLoop(ctx workflow.Context, in box.Input) (*loop, error) {
@@ -53,6 +63,7 @@ func newLoop(ctx workflow.Context, in box.Input) (*loop, error) {
 		w.facts = &facts
 	}
 	w.shown = w.startPublished()
+	w.startMail()
 	w.signals = w.listen()
 	if err := w.serveQueries(); err != nil {
 		return nil, err
@@ -66,11 +77,12 @@ func (w *loop) run() error {
 		w.takeSignals()
 		now := workflow.Now(w.ctx)
 		w.facts.Advance(now)
-		step := box.Next(w.facts, now)
+		w.post()
+		step := w.facts.Armed(box.Next(w.facts, now))
 		switch step.Kind {
 		case box.StepFinish:
 			w.publish(step)
-			return workflow.Await(w.ctx, func() bool { return workflow.AllHandlersFinished(w.ctx) })
+			return w.farewell()
 		case box.StepWait:
 			w.publish(step)
 			if w.mayContinueAsNew() {
@@ -81,7 +93,7 @@ func (w *loop) run() error {
 			}
 		case box.StepCreate, box.StepAwaitReady, box.StepObserve, box.StepScan, box.StepQuiesce, box.StepUndrain,
 			box.StepReclaim, box.StepExport, box.StepSuspend, box.StepResume, box.StepNotify, box.StepVerifyExport,
-			box.StepDelete, box.StepAdopt, box.StepRestore, box.StepAbandon:
+			box.StepAdjust, box.StepDelete, box.StepAdopt, box.StepRestore, box.StepAbandon:
 			if err := w.act(step, now); err != nil {
 				return err
 			}
@@ -101,10 +113,11 @@ func (w *loop) act(step box.Step, now time.Time) error {
 	cancelled := false
 	for !future.IsReady() {
 		w.dirty = false
-		if err := workflow.Await(w.ctx, func() bool { return future.IsReady() || w.dirty || w.signalled() }); err != nil {
+		if err := workflow.Await(w.ctx, func() bool { return future.IsReady() || w.dirty || w.signalled() || w.mailMoved() }); err != nil {
 			return err
 		}
 		w.takeSignals()
+		w.post()
 		if !cancelled && box.Interrupts(w.facts, step) {
 			cancelled = true
 			cancel()
@@ -128,7 +141,7 @@ func (w *loop) sleep(step box.Step) error {
 	w.arm(step)
 	w.dirty = false
 	err := workflow.Await(w.ctx, func() bool {
-		return w.dirty || w.signalled() || (w.timer != nil && w.timer.IsReady())
+		return w.dirty || w.signalled() || w.mailMoved() || (w.timer != nil && w.timer.IsReady())
 	})
 	if w.timer != nil && w.timer.IsReady() {
 		w.timer, w.stopTimer = nil, nil
@@ -163,16 +176,16 @@ func (w *loop) disarm() {
 }
 
 // mayContinueAsNew reports whether this run should end and nothing would be
-// lost: no handler runs and no signal waits.
+// lost: no handler runs, no signal waits and nothing is being told.
 func (w *loop) mayContinueAsNew() bool {
 	due := workflow.GetInfo(w.ctx).GetContinueAsNewSuggested() || (w.in.TurnsPerRun > 0 && w.turns >= w.in.TurnsPerRun)
-	return due && !w.signalled() && workflow.AllHandlersFinished(w.ctx)
+	return due && !w.signalled() && w.mail.sent == nil && workflow.AllHandlersFinished(w.ctx)
 }
 
 func (w *loop) continueAsNew() error {
 	next := w.in
 	next.Carried = w.facts
-	return workflow.NewContinueAsNewError(w.ctx, Box, next)
+	return workflow.NewContinueAsNewError(w.ctx, box.WorkflowType, next)
 }
 
 // clip cuts a text to what the engine takes as a summary.

@@ -3,7 +3,6 @@ package workflows
 import (
 	"context"
 	"errors"
-	"fmt"
 	"time"
 
 	enumspb "go.temporal.io/api/enums/v1"
@@ -41,7 +40,7 @@ func boundsOf(kind box.StepKind) bounds {
 		return longTransfer
 	case box.StepQuiesce: // ends runs: up to ten seconds each
 		return bounds{start: 15 * time.Minute, beat: 20 * time.Second, tries: 1}
-	case box.StepWait, box.StepFinish, box.StepObserve, box.StepScan, box.StepUndrain, box.StepNotify, box.StepAbandon:
+	case box.StepWait, box.StepFinish, box.StepObserve, box.StepScan, box.StepUndrain, box.StepNotify, box.StepAdjust, box.StepAbandon:
 	}
 	return quickCall
 }
@@ -55,7 +54,7 @@ func (w *loop) start(ctx workflow.Context, step box.Step) workflow.Future {
 		ScheduleToStartTimeout: noWorker,
 		StartToCloseTimeout:    b.start,
 		HeartbeatTimeout:       b.beat,
-		WaitForCancellation:    true,
+		WaitForCancellation:    step.Kind != box.StepNotify, // a notice that is called off may still arrive, and nobody waits for it
 		RetryPolicy:            &temporal.RetryPolicy{InitialInterval: time.Second, BackoffCoefficient: 2, MaximumInterval: 10 * time.Second, MaximumAttempts: b.tries},
 		Summary:                clip(step.Reason.Text),
 	})
@@ -92,7 +91,7 @@ func (w *loop) start(ctx workflow.Context, step box.Step) workflow.Future {
 	case box.StepQuiesce:
 		in := activities.QuiesceInput{Target: target}
 		if f.Sequence.Purpose == box.PurposeIdle {
-			in.IdleFor = f.Policy.Idle
+			in.IdleFor = f.IdleAfter()
 		}
 		return call(ctx, a.Quiesce, in)
 	case box.StepUndrain:
@@ -110,11 +109,15 @@ func (w *loop) start(ctx workflow.Context, step box.Step) workflow.Future {
 	case box.StepResume:
 		return call(ctx, a.Resume, activities.ResumeInput{Target: target, Env: f.Spec.Env, Secrets: f.Spec.Secrets})
 	case box.StepNotify:
-		return call(ctx, a.SendNotice, w.notice(step))
+		return call(ctx, a.SendNotice, box.Posting{
+			Workspace: f.Spec.Workspace, Owner: f.Spec.Owner, Provider: f.Spec.Provider, Events: []box.Event{f.NoticeEvent(step)},
+		})
+	case box.StepAdjust:
+		return call(ctx, a.Adjust, activities.AdjustInput{Target: target, Native: f.NativeWanted()})
 	case box.StepVerifyExport, box.StepDelete:
 		in := activities.DeleteInput{
 			Target: target, Spec: f.Spec, Epoch: f.Epoch, Receipt: f.Receipt,
-			WithoutHistory: f.Deletion.WithoutHistory, NeverReady: f.NeverReady(), By: f.Deletion.ConfirmedBy,
+			WithoutHistory: f.Deletion.WithoutHistory, NeverReady: f.NeverReady(), Awake: f.AwakeAtExport(), By: f.Deletion.ConfirmedBy,
 		}
 		if step.Kind == box.StepVerifyExport {
 			return call(ctx, a.VerifyExport, in)
@@ -135,19 +138,6 @@ func (w *loop) stepID() string {
 // call makes a wrong input type a compile error.
 func call[I any](ctx workflow.Context, act func(context.Context, I) (box.Outcome, error), in I) workflow.Future {
 	return workflow.ExecuteActivity(ctx, act, in)
-}
-
-// notice is what people are told, from the armed deadline.
-func (w *loop) notice(step box.Step) activities.Notice {
-	f := w.facts
-	n := activities.Notice{
-		ID:        fmt.Sprintf("%s-e%d-%d-%d", f.Spec.Workspace, f.Epoch, f.SuspendedSince.Unix(), f.Reminders),
-		Workspace: f.Spec.Workspace, Owner: f.Spec.Owner, State: f.State, Text: step.Reason.Text, Due: step.At,
-	}
-	if !step.At.IsZero() {
-		n.ID += fmt.Sprintf("-due-%d", step.At.Unix())
-	}
-	return n
 }
 
 // failureOf says in words what an activity's error means for a person.

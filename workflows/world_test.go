@@ -11,6 +11,7 @@ import (
 	"github.com/stretchr/testify/mock"
 	"go.temporal.io/sdk/activity"
 	"go.temporal.io/sdk/converter"
+	"go.temporal.io/sdk/interceptor"
 	"go.temporal.io/sdk/temporal"
 	"go.temporal.io/sdk/testsuite"
 	"go.temporal.io/sdk/worker"
@@ -27,7 +28,7 @@ type fakeBoxes struct {
 	mu       sync.Mutex
 	now      func() time.Time
 	log      []box.StepKind
-	notices  []activities.Notice
+	notices  []box.Posting
 	phase    box.Phase
 	creates  int
 	events   int
@@ -42,6 +43,10 @@ type fakeBoxes struct {
 
 	cancelled int
 	released  chan struct{}
+
+	listeners []box.Listener
+	posts     []box.Posting // of lifecycle events
+	refuse    func(receiver string, e box.Event) bool
 }
 
 func newFakeBoxes() *fakeBoxes {
@@ -80,7 +85,7 @@ func (b *fakeBoxes) digest() string {
 }
 
 func (b *fakeBoxes) use() *box.Use {
-	return &box.Use{IdleFor: b.now().Sub(b.lastUse), Running: b.running, Digest: b.digest(), Conversations: 1, Events: b.events}
+	return &box.Use{IdleFor: box.Span(b.now().Sub(b.lastUse)), Running: b.running, Digest: b.digest(), Conversations: 1, Events: b.events}
 }
 
 func (b *fakeBoxes) Create(ctx context.Context, in activities.CreateInput) (box.Outcome, error) {
@@ -175,7 +180,10 @@ func (b *fakeBoxes) Resume(ctx context.Context, _ activities.ResumeInput) (box.O
 	return box.Outcome{Observation: b.seen(), Ready: true}, nil
 }
 
-func (b *fakeBoxes) SendNotice(ctx context.Context, in activities.Notice) (box.Outcome, error) {
+func (b *fakeBoxes) SendNotice(ctx context.Context, in box.Posting) (box.Outcome, error) {
+	if len(in.To) > 0 {
+		return b.post(in), nil
+	}
 	b.notices = append(b.notices, in)
 	return box.Outcome{}, b.step(ctx, box.StepNotify, false)
 }
@@ -203,12 +211,18 @@ type play struct {
 	spec    box.Spec
 	cadence int // turns per run; zero for the engine's own suggestion
 	moves   []move
+	prepare func(*testsuite.TestWorkflowEnvironment) // of each run
 	runs    int
 	start   time.Time
 	err     error
 	now     time.Time // end of the last run
 	end     time.Duration
 	epochs  []int64 // of the search attribute, as it was written
+
+	carried []box.Input                                  // what each run handed to the next
+	acts    any                                          // the activities, if not box
+	each    func(env *testsuite.TestWorkflowEnvironment) // called before each run
+	env     *testsuite.TestWorkflowEnvironment           // of the present run
 }
 
 type move struct {
@@ -272,15 +286,20 @@ func (p *play) run() error {
 		env := suite.NewTestWorkflowEnvironment()
 		env.SetStartTime(now)
 		env.SetTestTimeout(time.Minute)
-		env.SetWorkerOptions(worker.Options{DeadlockDetectionTimeout: 30 * time.Second})
+		env.SetWorkerOptions(worker.Options{DeadlockDetectionTimeout: 30 * time.Second, Interceptors: []interceptor.WorkerInterceptor{&tellsWhoListens{who: p.box.listeners}}})
 		env.SetStartWorkflowOptions(startOptions(p.spec.Workspace))
 		env.RegisterWorkflowWithOptions(workflows.Box, workflow.RegisterOptions{Name: box.WorkflowType})
-		env.RegisterActivity(p.box)
+		if p.acts == nil {
+			p.acts = p.box
+		}
+		env.RegisterActivity(p.acts)
+		if p.prepare != nil {
+			p.prepare(env)
+		}
 		env.SetOnActivityCanceledListener(func(*activity.Info) {
 			p.box.cancelled++
 			close(p.box.released)
 		})
-		p.box.now = env.Now
 		env.OnUpsertTypedSearchAttributes(mock.MatchedBy(func(written temporal.SearchAttributes) bool {
 			epoch, ok := written.GetInt64(temporal.NewSearchAttributeKeyInt64(box.SearchEpoch))
 			if n := len(p.epochs); ok && (n == 0 || p.epochs[n-1] != epoch) { // a matcher is asked more than once
@@ -288,6 +307,10 @@ func (p *play) run() error {
 			}
 			return true
 		})).Return(nil)
+		p.box.now, p.env = env.Now, env
+		if p.each != nil {
+			p.each(env)
+		}
 		if p.end > 0 {
 			env.SetWorkflowRunTimeout(max(p.start.Add(p.end).Sub(now), time.Millisecond))
 		}
@@ -313,5 +336,6 @@ func (p *play) run() error {
 		if err := converter.GetDefaultDataConverter().FromPayloads(again.Input, &in); err != nil {
 			p.t.Fatal(err)
 		}
+		p.carried = append(p.carried, in)
 	}
 }

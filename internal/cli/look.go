@@ -106,6 +106,7 @@ func (a *Shared) statusText(p *page, s box.Status) {
 		}
 	}
 	p.failure(a, s.Failure)
+	p.webhooks(a, s)
 	p.WriteByte('\n')
 	p.plan(box.Arrangement{Watches: s.Watches, Risks: s.Risks})
 }

@@ -2,6 +2,7 @@ package drivertest
 
 import (
 	"testing"
+	"time"
 
 	"github.com/openhands/boxkeeper/box"
 	"github.com/openhands/boxkeeper/providers/driver"
@@ -72,6 +73,8 @@ func cases() []testcase {
 		{"adopting a box of ours answers it as it is", false, testAdoptOurs},
 		{"adopting a box that nobody marked makes it ours, once", false, testAdoptStray},
 		{"adopting what is not to be had is refused and touches nothing", false, testAdoptRefused},
+		{"the provider's own timers are as they were told", false, testNative},
+		{"the provider's own timers can be set again, and that wakes nothing", false, testAdjust},
 		{"the list holds our boxes, suspended ones included, and no others", false, testList},
 		{"a watcher is told of an end, also of an earlier one, and not of our own calls", false, testWatch},
 	}
@@ -90,6 +93,9 @@ func testRow(t *testing.T, b *bench) {
 	}
 	if _, ok := b.wire.Driver.(driver.Lister); b.row.List == box.Yes && !ok {
 		t.Error("claims List and does not implement it")
+	}
+	if _, ok := b.wire.Driver.(driver.Adjuster); b.row.NativeAdjust == box.Yes && !ok {
+		t.Error("claims NativeAdjust and does not implement it")
 	}
 	if _, ok := b.wire.Driver.(driver.Watcher); b.row.Watch == box.Yes && !ok {
 		t.Error("claims Watch and does not implement it")
@@ -117,7 +123,7 @@ func testFingerprint(t *testing.T, b *bench) {
 }
 
 func testNotClaimed(t *testing.T, b *bench) {
-	if b.row.Suspend == box.Yes && b.row.List == box.Yes && b.row.Watch == box.Yes && b.row.Adopt == box.Yes {
+	if b.row.Suspend == box.Yes && b.row.List == box.Yes && b.row.Watch == box.Yes && b.row.NativeAdjust == box.Yes && b.row.Adopt == box.Yes {
 		t.Log("nothing to check: the driver claims everything")
 		return
 	}
@@ -142,6 +148,12 @@ func testNotClaimed(t *testing.T, b *bench) {
 	}
 	if b.row.Adopt != box.Yes {
 		quiet("adopt", func() error { _, err := b.adopt(t.Context(), ref.ID, "claims"); return err })
+	}
+	if b.row.NativeAdjust != box.Yes {
+		quiet("adjust", func() error {
+			_, err := b.adjust(t.Context(), ref, box.Native{Idle: box.Duration(time.Hour)})
+			return err
+		})
 	}
 	if b.row.Watch != box.Yes {
 		quiet("watch", func() error { return b.watch(t.Context(), func(driver.Listed) {}) })

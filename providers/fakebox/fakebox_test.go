@@ -60,9 +60,11 @@ func rows() map[string]box.Capabilities {
 	bare.Suspend, bare.List, bare.Watch = box.No, box.No, box.No
 	native := stop
 	native.NativeIdle, native.Lead = box.Yes, box.LeadProvider
+	net := stop
+	net.NativeIdle, net.NativeAdjust, net.NativeIdleMost = box.Yes, box.Yes, box.Span(45*time.Minute)
 	return map[string]box.Capabilities{
 		"stops": stop, "freezes": freeze, "changes identity": moving,
-		"rotates keys": rotating, "claims nothing": bare, "suspends by itself": native,
+		"rotates keys": rotating, "claims nothing": bare, "suspends by itself": native, "takes new timers": net,
 	}
 }
 
@@ -117,7 +119,7 @@ func TestBillFollowsTheClockAndEndsWithTheBox(t *testing.T) {
 func TestSuspendsAndDestroysByItselfAtTheTimeItSays(t *testing.T) {
 	t.Parallel()
 	row := fakebox.DefaultRow()
-	row.NativeIdle, row.PausedLife = box.Yes, 48*time.Hour
+	row.NativeIdle, row.PausedLife = box.Yes, box.Span(48*time.Hour)
 	cloud := fakebox.New(&fakebox.Options{Row: row, NativeIdle: 20 * time.Minute})
 	ref := made(t, cloud.Driver(installation), "native")
 	cloud.Advance(15 * time.Minute)
@@ -138,7 +140,7 @@ func TestSuspendsAndDestroysByItselfAtTheTimeItSays(t *testing.T) {
 func TestLongestRunSuspends(t *testing.T) {
 	t.Parallel()
 	row := fakebox.DefaultRow()
-	row.MaxRun = 12 * time.Hour
+	row.MaxRun = box.Span(12 * time.Hour)
 	cloud := fakebox.New(&fakebox.Options{Row: row})
 	ref := made(t, cloud.Driver(installation), "wall")
 	cloud.Advance(12*time.Hour - 1)

@@ -105,5 +105,5 @@ func TestAdoptTellsSinceWhenABoxOfOursIsSuspended(t *testing.T) {
 		rec["suspended_at"] = time.Now().Add(-48 * time.Hour).UTC().Format(time.RFC3339)
 	})
 	seen := must(t, "adopt")(d.Adopt(t.Context(), ref.ID, identity("ours")))
-	require.InDelta(t, (48 * time.Hour).Seconds(), seen.Age.Seconds(), 60)
+	require.InDelta(t, (48 * time.Hour).Seconds(), time.Duration(seen.Age).Seconds(), 60)
 }
