@@ -86,7 +86,7 @@ func (f *Facts) StatusAt(now time.Time) Status {
 		Workspace: f.Spec.Workspace, Owner: f.Spec.Owner, Provider: f.Spec.Provider, Epoch: f.Epoch,
 		AsOf: now, State: f.State, Since: age(now, f.StateSince), Flags: f.Flags(), Reason: f.because(),
 		Next: next.Upcoming(), NextAt: next.At,
-		Holders: slices.Clone(f.Holders), SuspendedSince: f.SuspendedSince,
+		Holders: append([]Holder(nil), f.Holders...), SuspendedSince: f.SuspendedSince,
 		Export: f.Receipt, ExportCovers: f.covered(), Reclaimed: f.Reclaimed,
 		Deletion: f.Deletion, Confirmation: f.Confirmation, Failure: f.Failure, Ref: f.Ref, Policy: f.Policy,
 		Hold: f.Hold, Former: slices.Clone(f.Former),

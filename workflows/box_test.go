@@ -2,6 +2,7 @@ package workflows_test
 
 import (
 	"reflect"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -296,5 +297,22 @@ func TestATakenBackDeletionWhileTheExportIsReadBack(t *testing.T) {
 		}
 	})
 	p.stop(31 * minute)
+	_ = p.run()
+}
+
+func TestScenario8APinOutlivesItsWorkers(t *testing.T) {
+	t.Parallel()
+	p := newPlay(t)
+	p.cadence = 1 // each turn in a run of its own, with nothing but what was carried
+	p.update(minute, box.UpdateFreeze, box.SwitchAsk{Request: id("f"), On: true}, nil)
+	for i := range 20 {
+		p.signal(time.Duration(i+2)*time.Hour, box.SignalActivity, box.ActivitySignal{Origin: "noise"})
+	}
+	statusOf(p, 2*day, func(s box.Status) {
+		if s.State != box.StateRunning || !slices.Contains(s.Flags, "frozen") || p.runs < 10 {
+			t.Errorf("after %d runs: state %s, flags %v", p.runs, s.State, s.Flags)
+		}
+	})
+	p.stop(2*day + minute)
 	_ = p.run()
 }

@@ -41,6 +41,8 @@ type fakeBoxes struct {
 	drained  bool
 	epoch    int // of the box that is there
 
+	beats map[string]time.Duration // heartbeat time-out of each activity that ran
+
 	cancelled int
 	released  chan struct{}
 
@@ -50,11 +52,12 @@ type fakeBoxes struct {
 }
 
 func newFakeBoxes() *fakeBoxes {
-	return &fakeBoxes{phase: box.PhaseGone, fail: map[box.StepKind]error{}, hang: map[box.StepKind]bool{}, released: make(chan struct{})}
+	return &fakeBoxes{phase: box.PhaseGone, fail: map[box.StepKind]error{}, beats: map[string]time.Duration{}, hang: map[box.StepKind]bool{}, released: make(chan struct{})}
 }
 
-func (b *fakeBoxes) step(_ context.Context, kind box.StepKind, inside bool) error {
+func (b *fakeBoxes) step(ctx context.Context, kind box.StepKind, inside bool) error {
 	b.mu.Lock()
+	b.beats[string(kind)] = activity.GetInfo(ctx).HeartbeatTimeout
 	b.log = append(b.log, kind)
 	err, hang := b.fail[kind], b.hang[kind]
 	if err == nil && inside && (b.deaf || b.phase != box.PhaseRunning) {
