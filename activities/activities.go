@@ -67,6 +67,9 @@ type CreateInput struct {
 	Fence box.Fence `json:"fence,omitzero"`
 	// WorkflowID is the id of the workflow that asks.
 	WorkflowID string `json:"workflow_id"`
+	// Restore is the export that the new box is made for: without a whole one
+	// none is made.
+	Restore box.Receipt `json:"restore,omitzero"`
 }
 
 // ResumeInput is what Resume needs: the references to what its processes need.

@@ -37,6 +37,11 @@ func (b *Boxes) Create(ctx context.Context, in CreateInput) (box.Outcome, error)
 			return box.Outcome{}, err
 		}
 		t := Target{Workspace: in.Spec.Workspace, Ref: box.Ref{Epoch: in.Epoch}, Step: in.Step}
+		if !in.Restore.IsZero() {
+			if _, err := b.Store.Verify(ctx, in.Spec.Workspace, in.Restore); err != nil {
+				return box.Outcome{}, unlessDefinite(unrestorable(err))
+			}
+		}
 		adopted, err := b.madeBefore(ctx, in)
 		if err != nil {
 			return box.Outcome{}, notBegun{err}
@@ -58,6 +63,15 @@ func (b *Boxes) Create(ctx context.Context, in CreateInput) (box.Outcome, error)
 		ready, err := b.awaitReady(ctx, seen.Ref)
 		return box.Outcome{Observation: seen, Ready: ready, Adopted: adopted || !awake(seen.Phase), Capabilities: &row}, err
 	})
+}
+
+// unrestorable says that an export is not whole, which trying again does not
+// mend, and leaves a store that cannot be read as it is.
+func unrestorable(err error) error {
+	if class := box.ClassOf(err); class != box.ClassUnknown && class != box.ClassNotFound {
+		return err
+	}
+	return box.Errorf(box.ClassFailedPrecondition, "no box was made: the export does not verify, so it cannot be restored: %w", err)
 }
 
 func awake(p box.Phase) bool { return p == box.PhaseStarting || p == box.PhaseRunning }

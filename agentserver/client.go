@@ -126,8 +126,11 @@ type call struct {
 	path   string // below the base, escaped where needed
 	query  url.Values
 	body   any // JSON when not nil
-	bound  time.Duration
-	open   bool // send no key: the path needs none
+	// raw is sent as it is instead of body; rawSize is its length.
+	raw     io.Reader
+	rawSize int64
+	bound   time.Duration
+	open    bool // send no key: the path needs none
 }
 
 // send carries out one call and returns an answer whose status is 2xx; the
@@ -147,6 +150,10 @@ func (c *Client) send(ctx context.Context, what call) (*http.Response, error) {
 		}
 		body = bytes.NewReader(text)
 	}
+	kind := "application/json"
+	if what.raw != nil {
+		body, kind = what.raw, "application/zip"
+	}
 	request, err := http.NewRequestWithContext(ctx, what.method, target.String(), body)
 	if err != nil {
 		return nil, box.Errorf(box.ClassInternal, "build %s %s", what.method, what.path)
@@ -158,7 +165,10 @@ func (c *Client) send(ctx context.Context, what call) (*http.Response, error) {
 		request.Header.Set(keyHeader, c.key.Reveal())
 	}
 	if body != nil {
-		request.Header.Set("Content-Type", "application/json")
+		request.Header.Set("Content-Type", kind)
+	}
+	if what.raw != nil {
+		request.ContentLength = what.rawSize
 	}
 	response, err := c.http.Do(request)
 	if err != nil {

@@ -12,6 +12,7 @@ const (
 	CapabilityStorageReclaim = "storage_reclaim_v1" // POST /api/storage/reclaim
 	CapabilityUse            = "boxd_use_v1"        // GET /api/boxd/use
 	CapabilityDrain          = "drain_v1"           // POST and DELETE /api/boxd/drain
+	CapabilityHistoryImport  = "history_import_v1"  // PUT /api/boxd/history/{id}
 )
 
 // Use is the answer of GET /api/boxd/use on the wire: [box.Use] with ages in

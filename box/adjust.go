@@ -20,6 +20,12 @@ func (f *Facts) CheckAsk(ask Ask) error {
 			return Invalidf("tiers", "%q is not known; use caches, dependencies or runtime", tier)
 		}
 	}
+	if err := f.checkOpen(); err != nil {
+		return err
+	}
+	if ask.Kind == AskReclaim && !ask.Reclaim.DryRun && f.Hold != nil {
+		return Errorf(ClassFailedPrecondition, "%s; ask for a dry run, or again when it is lifted", f.holdReason("nothing is reclaimed").Text)
+	}
 	switch f.State {
 	case StateRunning:
 		return nil
@@ -31,7 +37,8 @@ func (f *Facts) CheckAsk(ask Ask) error {
 			return nil
 		}
 	case StateUnknown, StateCreating, StateCreateFailed, StateStarting, StateDraining, StateSuspending, StateResuming,
-		StateMaintenanceWake, StateUndoWindow, StateExporting, StateDeleting, StateDeleteBlocked, StateBoxArchived, StateLost:
+		StateMaintenanceWake, StateUndoWindow, StateExporting, StateDeleting, StateDeleteBlocked,
+		StateBoxArchived, StateLost, StateAbandoned:
 	}
 	return Errorf(ClassFailedPrecondition, "%s needs a running box and this one is %s; connect first", ask.Kind, f.State)
 }
@@ -59,10 +66,10 @@ func (f *Facts) CheckSwitch(r SwitchAsk) error {
 	if err := CheckRequest(r.Request); err != nil {
 		return err
 	}
-	if f.State == StateBoxArchived || f.State == StateDeleting {
-		return Errorf(ClassFailedPrecondition, "the box is %s; there is nothing to keep or freeze", f.State)
+	if f.State == StateDeleting {
+		return Errorf(ClassFailedPrecondition, "the box is being deleted, so there is nothing to keep or freeze; follow status")
 	}
-	return nil
+	return f.checkOpen()
 }
 
 // Keep turns the expiry off, or on again with a fresh clock.
@@ -115,6 +122,9 @@ func (f *Facts) CheckSetPolicy(r SetPolicyAsk) error {
 	if err := r.Policy.Validate(); err != nil {
 		return err
 	}
+	if err := f.checkOpen(); err != nil {
+		return err
+	}
 	if r.Policy.OnExpiry == OnExpiryDelete && f.Policy.OnExpiry != OnExpiryDelete {
 		return Invalidf("policy.on_expiry", "\"delete\" can only be chosen at creation; use request-delete")
 	}
@@ -161,7 +171,7 @@ func (f *Facts) SetPolicy(r SetPolicyAsk, now time.Time) SetPolicyAnswer {
 // ReportActivity takes in use that was seen from outside. Use of a suspended
 // box is no use: it changes nothing.
 func (f *Facts) ReportActivity(s ActivitySignal, now time.Time) {
-	if !f.awake() {
+	if !f.awake() || s.Epoch != 0 && s.Epoch != f.Epoch {
 		return
 	}
 	if !s.IdleFor.IsNever() {

@@ -37,8 +37,10 @@ func (f *Facts) Advance(now time.Time) {
 		if !now.Before(f.undoAt()) {
 			f.move(now, StateExporting, Reason{ReasonUndoOver, "the undo window of " + f.Deletion.Undo.String() + " is over"})
 		}
+	case StateExporting:
+		f.restUnderHold(now)
 	case StateUnknown, StateCreating, StateCreateFailed, StateDraining, StateSuspending,
-		StateMaintenanceWake, StateAwaitingConfirm, StateExporting, StateDeleting, StateBoxArchived, StateLost:
+		StateMaintenanceWake, StateAwaitingConfirm, StateDeleting, StateBoxArchived, StateLost, StateAbandoned:
 	}
 }
 
@@ -59,7 +61,7 @@ func (f *Facts) floorAfterOutage(now time.Time) {
 // not cost for ever: when a person wants that, when nobody waits for it, or at
 // the hard maximum.
 func (f *Facts) giveUp(now time.Time) {
-	if f.Failure == nil || (f.Failure.Step != StepAwaitReady && f.Failure.Step != StepResume) || f.Capabilities.Suspend == No || f.Look {
+	if f.Failure == nil || (f.Failure.Step != StepAwaitReady && f.Failure.Step != StepResume && f.Failure.Step != StepRestore) || f.Capabilities.Suspend == No || f.Look {
 		return
 	}
 	limit := f.Policy.MaxRun.Std()
@@ -96,12 +98,15 @@ func (f *Facts) unblockAt() (time.Time, bool) {
 }
 
 func (f *Facts) expireHolders(now time.Time) {
-	if !slices.ContainsFunc(f.Holders, func(h Holder) bool { return !now.Before(h.Until) }) {
+	if !slices.ContainsFunc(f.Holders, func(h Holder) bool { return !now.Before(h.Until) || h.Epoch != f.Epoch }) {
 		return // the usual case, at every turn
 	}
 	alive := f.Holders[:0:0]
 	late := false
 	for _, h := range f.Holders {
+		if h.Epoch != f.Epoch {
+			continue // of a box that is not there any more
+		}
 		if now.Before(h.Until) {
 			alive = append(alive, h)
 			continue

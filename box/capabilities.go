@@ -79,6 +79,8 @@ type Capabilities struct {
 	// suspends a box and keeps its files, and that we set at creation. A timer that
 	// can only destroy is none.
 	NativeIdle Tri `json:"native_idle"`
+	// Adopt says whether a box that we did not make can be taken over by its id.
+	Adopt Tri `json:"adopt"`
 	// NativeAdjust says whether that timer can be set again while the box runs,
 	// which also starts it anew.
 	NativeAdjust Tri `json:"native_adjust"`
@@ -122,6 +124,7 @@ func (c Capabilities) Missing() []string {
 		{"export_needs_running", c.ExportNeedsRunning},
 		{"fence", c.Fence},
 		{"native_idle", c.NativeIdle},
+		{"adopt", c.Adopt},
 		{"native_adjust", c.NativeAdjust},
 	} {
 		if claim.is == Unknown {

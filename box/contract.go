@@ -19,6 +19,10 @@ const (
 	UpdateSetPolicy     = "set-policy"
 	UpdateKeep          = "keep"
 	UpdateFreeze        = "freeze"
+	UpdateAdopt         = "adopt"
+	UpdateReplace       = "replace"
+	UpdateRestore       = "restore"
+	UpdateAbandon       = "abandon"
 
 	SignalConfirmDelete = "confirm-delete"
 	SignalCancelDelete  = "cancel-delete"
@@ -26,6 +30,7 @@ const (
 	SignalRenew         = "renew"
 	SignalActivity      = "activity"
 	SignalObserved      = "observed"
+	SignalHold          = "hold"
 
 	QueryStatus = "status"
 	QueryWhy    = "why"
@@ -186,12 +191,38 @@ type SwitchAsk struct {
 	On bool `json:"on"`
 }
 
+// AdoptAsk takes over a box that is there.
+type AdoptAsk struct {
+	Request
+	// BoxID is the provider's own id of the box.
+	BoxID string `json:"box_id"`
+}
+
+// AbandonAsk ends the watch over a box that cannot be had any more.
+type AbandonAsk struct {
+	Request
+	// Reason is one sentence, kept for ever. Required.
+	Reason string `json:"reason"`
+	// Force abandons a box that is within reach: it goes on costing money.
+	Force bool `json:"force,omitzero"`
+}
+
+// HoldSignal stops every destructive step of the box, or lets them go on.
+type HoldSignal struct {
+	On     bool   `json:"on"`
+	By     string `json:"by,omitzero"`
+	Reason string `json:"reason,omitzero"` // for people; at most 256 characters
+}
+
 // ActivitySignal reports use from outside, as an age, and operations by id.
 type ActivitySignal struct {
 	IdleFor Duration `json:"idle_for,omitzero"` // zero means now
 	Origin  string   `json:"origin,omitzero"`
 	Begun   []string `json:"begun,omitzero"` // operations that hold the box from now on
 	Ended   []string `json:"ended,omitzero"` // operations that hold it no longer
+	// Epoch says which box was used; of another one than the present it is
+	// nothing. Zero means the present one.
+	Epoch int `json:"epoch,omitzero"`
 }
 
 // ObservedSignal is what a watcher or a reconcile pass saw at the provider.

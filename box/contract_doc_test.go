@@ -94,14 +94,14 @@ func TestContractPageNamesAllOfTheContract(t *testing.T) {
 		has    func(name string) bool
 		where  string
 	}{
-		{"Update", 11, code, "named"},
-		{"Signal", 6, code, "named"},
+		{"Update", 15, code, "named"},
+		{"Signal", 7, code, "named"},
 		{"Query", 2, code, "named"},
 		{"Search", 6, row, "in the table of search attributes"},
-		{"State", 17, row, "in the table of states"},
-		{"Reason", 31, row, "in the table of reasons"},
+		{"State", 18, row, "in the table of states"},
+		{"Reason", 37, row, "in the table of reasons"},
 		{"Class", 13, row, "in the table of errors"},
-		{"Step", 15, code, "named"},
+		{"Step", 18, code, "named"},
 		{"Phase", 6, code, "named"},
 		{"Tier", 3, code, "named"},
 		{"Holder", 2, code, "named"},
@@ -117,7 +117,7 @@ func TestContractPageNamesAllOfTheContract(t *testing.T) {
 			}
 		}
 	}
-	for _, name := range []string{box.WorkflowType, box.TaskQueue, "box/<workspace>", "kept", "frozen", "unhealthy", "needs-attention"} {
+	for _, name := range []string{box.WorkflowType, box.TaskQueue, "box/<workspace>", "kept", "frozen", "held", "unhealthy", "needs-attention"} {
 		if !code(name) {
 			t.Errorf("docs/contract.md does not name %q", name)
 		}
@@ -208,6 +208,7 @@ func TestContractRequestsFitTheirTypes(t *testing.T) {
 		box.UpdateConnect: new(box.ConnectRequest), box.UpdateRenew: new(box.RenewRequest), box.UpdateRelease: new(box.ReleaseRequest),
 		box.UpdateSuspend: new(box.Request), box.UpdateReclaim: new(box.ReclaimAsk), box.UpdateExport: new(box.Request),
 		box.UpdateSetPolicy: new(box.SetPolicyAsk), box.UpdateKeep: new(box.SwitchAsk), box.UpdateFreeze: new(box.SwitchAsk),
+		box.UpdateAdopt: new(box.AdoptAsk), box.UpdateRestore: new(box.Request), box.UpdateAbandon: new(box.AbandonAsk), box.SignalHold: new(box.HoldSignal),
 		box.UpdateRequestDelete: new(box.RequestDeleteAsk), box.SignalConfirmDelete: new(box.ConfirmDelete),
 		box.SignalCancelDelete: new(box.CancelDelete), box.SignalActivity: new(box.ActivitySignal), box.SignalObserved: new(box.ObservedSignal),
 	}
@@ -228,7 +229,7 @@ func TestContractRequestsFitTheirTypes(t *testing.T) {
 	}
 	names := slices.Concat(valuesOf(contractConstants(t, "Update")), valuesOf(contractConstants(t, "Signal")))
 	for _, name := range names {
-		if _, ok := requests[name]; !ok && name != box.UpdateResume { // which shares the section of suspend
+		if _, ok := requests[name]; !ok && name != box.UpdateResume && name != box.UpdateReplace { // which share the sections of suspend and restore
 			t.Errorf("the request of %s is not checked", name)
 		}
 	}

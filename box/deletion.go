@@ -13,8 +13,11 @@ func (f *Facts) CheckRequestDelete(r RequestDeleteAsk) error {
 	if r.Undo.IsNever() {
 		return Invalidf("undo", "\"never\" is not allowed; freeze or keep the box instead")
 	}
-	if f.State == StateDeleting || f.State == StateBoxArchived {
-		return Errorf(ClassFailedPrecondition, "the box is %s already", f.State)
+	if f.State == StateDeleting {
+		return Errorf(ClassFailedPrecondition, "the box is being deleted already; follow status")
+	}
+	if err := f.checkOpen(); err != nil {
+		return err
 	}
 	if f.deletionDue() {
 		return Errorf(ClassFailedPrecondition, "a deletion is confirmed already; cancel-delete takes it back")
@@ -78,7 +81,7 @@ func (f *Facts) ConfirmDelete(s ConfirmDelete, now time.Time) {
 		d.WithoutHistory = d.WithoutHistory || s.WithoutHistory
 		f.unblock(now)
 		return
-	case s.Token != d.Token:
+	case s.Token != d.Token || d.Epoch != f.Epoch:
 		refuse(ReasonRefused, "the token is not of the newest request; look again and confirm what that shows")
 		return
 	case !now.Before(d.Expires):
@@ -132,7 +135,7 @@ func (f *Facts) startDeletion(now time.Time, why Reason) {
 		f.Look = false
 		f.move(now, StateExporting, why)
 	case StateRunning, StateDraining, StateSuspending, StateMaintenanceWake, StateUndoWindow, StateExporting,
-		StateDeleting, StateBoxArchived:
+		StateDeleting, StateBoxArchived, StateAbandoned:
 	}
 }
 
@@ -185,7 +188,7 @@ func (f *Facts) voidDeletion(why Reason, now time.Time) {
 			f.move(now, StateUnknown, why)
 		}
 	case StateUnknown, StateCreating, StateCreateFailed, StateStarting, StateRunning, StateDraining, StateSuspending,
-		StateSuspended, StateResuming, StateMaintenanceWake, StateAwaitingConfirm, StateDeleting, StateBoxArchived, StateLost:
+		StateSuspended, StateResuming, StateMaintenanceWake, StateAwaitingConfirm, StateDeleting, StateBoxArchived, StateLost, StateAbandoned:
 	}
 }
 

@@ -26,6 +26,11 @@
 //     means a Temporal activity.
 //   - holder: a bounded reason why a box may not be suspended now: a connection
 //     or a running operation.
+//   - hold: what a holder has, for a while. A hold over a box, the flag "held"
+//     and the reason "on-hold", is another thing: nothing is destroyed meanwhile.
+//   - adopt, restore, replace: take over a box that is there; a new box with the
+//     exported history; a new, empty box. The last two begin an epoch.
+//   - abandon: stop watching a box that may go on, which is no deletion.
 //   - reclaim: free disk space inside a box: plan, then apply.
 //   - snapshot: a billed image kept by a provider.
 //   - export: history and work that we hold ourselves, verified. Its proof is a

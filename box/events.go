@@ -101,7 +101,7 @@ func (o *Outbox) settle(from, to State) (EventKind, bool) {
 	if kind == "" || o.Settled == to {
 		return "", false
 	}
-	if to == StateRunning && (from == StateCreating || from == StateStarting) && (o.Settled == "" || o.Settled == StateCreateFailed) {
+	if to == StateRunning && (from == StateCreating || from == StateStarting) && (o.Settled == "" || o.Settled == StateCreateFailed || o.Settled == StateLost) {
 		kind = EventCreated
 	}
 	o.Settled = to

@@ -25,9 +25,12 @@ type Facts struct {
 	Policy       Policy       `json:"policy"` // effective
 	Capabilities Capabilities `json:"capabilities"`
 	Epoch        int          `json:"epoch"`
-	State        State        `json:"state"`
-	StateSince   time.Time    `json:"state_since"`
-	Ref          Ref          `json:"ref,omitzero"`
+	// Epochs is the highest epoch that was ever given out: a box of it may exist
+	// although it never became the current one.
+	Epochs     int       `json:"epochs,omitzero"`
+	State      State     `json:"state"`
+	StateSince time.Time `json:"state_since"`
+	Ref        Ref       `json:"ref,omitzero"`
 
 	LastUse    time.Time `json:"last_use,omitzero"`
 	AwakeSince time.Time `json:"awake_since,omitzero"`
@@ -75,6 +78,15 @@ type Facts struct {
 	Deletion      *Deletion     `json:"deletion,omitzero"`
 	DeletionCount int           `json:"deletion_count,omitzero"`
 	Confirmation  *Confirmation `json:"confirmation,omitzero"`
+
+	// Adopt is the box that is to be taken over, Restoring the export that a new
+	// box gets before anyone gets in, Abandonment what an operator asked for.
+	Adopt       *Adoption    `json:"adopt,omitzero"`
+	Restoring   *Restoration `json:"restoring,omitzero"`
+	Abandonment *Abandonment `json:"abandonment,omitzero"`
+	// Former are the boxes of earlier epochs, which are never touched.
+	Former []Former `json:"former,omitzero"`
+	Hold   *Hold    `json:"hold,omitzero"`
 
 	// Adopted says that the box was there before this workflow: somebody may
 	// have worked in it. CreateUnclear says that a create ended without an answer.
@@ -240,7 +252,7 @@ type Failure struct {
 // NewFacts returns the facts of a workspace at its first start. The spec must
 // be valid.
 func NewFacts(spec Spec, capabilities Capabilities, now time.Time) Facts {
-	f := Facts{Spec: spec, Policy: spec.Policy.Effective(), Capabilities: capabilities, Epoch: 1, Began: now}
+	f := Facts{Spec: spec, Policy: spec.Policy.Effective(), Capabilities: capabilities, Epoch: 1, Began: now, Adopt: adoptionOf(spec)}
 	f.move(now, StateCreating, Reason{ReasonRequested, "asked for by " + orElse(spec.Owner, "its creator")})
 	return f
 }
@@ -262,7 +274,7 @@ func (f *Facts) move(now time.Time, to State, why Reason) {
 	case StateRunning:
 		f.Failure = nil // what failed on the way is over
 		f.doubtScan()
-	case StateSuspended, StateAwaitingConfirm, StateUndoWindow, StateBoxArchived:
+	case StateSuspended, StateAwaitingConfirm, StateUndoWindow, StateBoxArchived, StateAbandoned:
 		f.Failure = nil
 	case StateUnknown, StateCreating, StateCreateFailed, StateStarting, StateDraining, StateSuspending, StateResuming,
 		StateMaintenanceWake, StateExporting, StateDeleting, StateDeleteBlocked, StateLost:
@@ -314,7 +326,7 @@ func (f *Facts) awake() bool {
 		return true
 	case StateUnknown, StateCreating, StateCreateFailed, StateSuspending, StateSuspended, StateResuming,
 		StateAwaitingConfirm, StateUndoWindow, StateExporting, StateDeleting, StateDeleteBlocked,
-		StateBoxArchived, StateLost:
+		StateBoxArchived, StateLost, StateAbandoned:
 		return false
 	}
 	return false
@@ -392,7 +404,9 @@ func (f *Facts) doubtScan() {
 
 // NeverReady reports whether no agent-server of this box ever answered, so
 // that nobody can have worked in it.
-func (f *Facts) NeverReady() bool { return f.AwakeSince.IsZero() && f.Scan == nil && !f.Adopted }
+func (f *Facts) NeverReady() bool {
+	return f.AwakeSince.IsZero() && f.Scan == nil && !f.Adopted && !f.adopting()
+}
 
 // AwakeAtExport reports whether the box was not suspended after its newest
 // export: what is found suspended or ended now may have been used in between.

@@ -15,9 +15,9 @@ func backoff(kind StepKind) (first, most time.Duration) {
 		return 10 * time.Second, time.Hour
 	case StepQuiesce, StepReclaim, StepExport, StepUndrain:
 		return 2 * time.Second, time.Minute
-	case StepResume, StepAwaitReady:
+	case StepResume, StepAwaitReady, StepRestore:
 		return 5 * time.Second, 5 * time.Minute
-	case StepCreate, StepSuspend, StepObserve, StepVerifyExport, StepScan, StepAdjust, StepWait, StepFinish:
+	case StepCreate, StepSuspend, StepObserve, StepVerifyExport, StepScan, StepAdjust, StepWait, StepFinish, StepAdopt, StepAbandon:
 	}
 	return 10 * time.Second, 10 * time.Minute
 }
@@ -61,7 +61,11 @@ func (f *Facts) fail(step Step, why StepFailure, now time.Time) {
 	switch step.Kind {
 	case StepCreate:
 		f.failCreate(why, now)
-	case StepAwaitReady:
+	case StepAdopt:
+		f.failAdopt(why, now)
+	case StepAbandon:
+		f.failAbandon(why)
+	case StepAwaitReady, StepRestore:
 		if count >= readyTries {
 			f.Unhealthy = true
 			f.Look = true
@@ -130,6 +134,9 @@ func (f *Facts) failCreate(why StepFailure, now time.Time) {
 		f.move(now, StateExporting, Reason{ReasonConfirmed, "a deletion was confirmed while it was created"})
 	case !why.Class.Retryable() && why.Class != ClassCanceled && !why.NotBegun:
 		text := why.Message
+		if f.Restoring != nil {
+			text += "; the export is whole in the store, and resume tries the restore again"
+		}
 		if f.CreateUnclear {
 			text += "; an earlier try ended without an answer, so a box may exist: request-delete looks for it"
 		}
@@ -211,7 +218,7 @@ func (f *Facts) Observe(s ObservedSignal) {
 func (f *Facts) phaseFits(p Phase) bool {
 	if p == PhaseGone || p == PhaseFailed { // no step of ours but a deletion leads there
 		return f.State == StateCreating || f.State == StateCreateFailed || f.State == StateDeleting ||
-			f.State == StateBoxArchived || (f.State == StateLost && p == PhaseGone)
+			f.State == StateBoxArchived || f.State == StateAbandoned || (f.State == StateLost && p == PhaseGone)
 	}
 	switch f.State {
 	case StateRunning, StateDraining:
@@ -223,7 +230,7 @@ func (f *Facts) phaseFits(p Phase) bool {
 	case StateUnknown:
 		return false
 	case StateCreating, StateCreateFailed, StateStarting, StateSuspending, StateResuming, StateMaintenanceWake,
-		StateExporting, StateDeleting, StateBoxArchived:
+		StateExporting, StateDeleting, StateBoxArchived, StateAbandoned:
 		return true
 	}
 	return true

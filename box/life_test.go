@@ -18,7 +18,7 @@ func noon() time.Time {
 func row() box.Capabilities {
 	return box.Capabilities{
 		Driver: "test", Suspend: box.Yes, MemoryKept: box.No, SameIdentity: box.Yes, URLStable: box.Yes, KeyStable: box.Yes,
-		LookingIsUse: box.No, List: box.Yes, Watch: box.Yes, ExportNeedsRunning: box.Yes, Fence: box.Yes, NativeIdle: box.No, NativeAdjust: box.No,
+		LookingIsUse: box.No, List: box.Yes, Watch: box.Yes, ExportNeedsRunning: box.Yes, Fence: box.Yes, NativeIdle: box.No, NativeAdjust: box.No, Adopt: box.Yes,
 		Lead: box.LeadOurs, SuspendProof: "seen", DeleteProof: "seen",
 	}
 }
@@ -61,6 +61,11 @@ type world struct {
 	fail        map[box.StepKind]box.Class
 	between     func(box.Step)
 	stored      map[string]bool // digests the store holds
+
+	made      int       // epoch of the box that is there
+	stray     box.Phase // of the box with the id "stray", which nobody marked
+	strayAge  time.Duration
+	lastEpoch int
 }
 
 func newWorld(t failer, s box.Spec) *world {
@@ -92,7 +97,7 @@ func (w *world) use() *box.Use {
 }
 
 func (w *world) seen() box.Observation {
-	ref := box.Ref{Provider: "test", ID: "id-1", Name: "n", Epoch: 1, Fingerprint: "here"}
+	ref := box.Ref{Provider: "test", ID: fmt.Sprint("id-", max(w.made, 1)), Name: "n", Epoch: max(w.made, 1), Fingerprint: "here"}
 	if !w.exists {
 		return box.Observation{Ref: ref, Phase: box.PhaseGone, Evidence: "absent twice"}
 	}
@@ -128,9 +133,17 @@ func (w *world) answer(step box.Step) box.Outcome {
 	inside := func() bool { return w.exists && w.phase == box.PhaseRunning && !w.deaf }
 	switch step.Kind {
 	case box.StepCreate:
+		if w.made != w.facts.Epoch && w.facts.Epoch > 1 {
+			w.events, w.running, w.shut = 0, 0, time.Time{} // a new one is empty
+		}
+		w.made = w.facts.Epoch
 		w.exists, w.phase, w.lastUse = true, box.PhaseRunning, w.now
 		w.tell(w.facts.NativeWanted())
 		return box.Outcome{Observation: w.seen(), Ready: !w.deaf}
+	case box.StepAdopt:
+		return w.adopted()
+	case box.StepAbandon:
+		return box.Outcome{}
 	case box.StepObserve:
 		return box.Outcome{Observation: w.seen()}
 	case box.StepAdjust:
@@ -172,7 +185,7 @@ func (w *world) answer(step box.Step) box.Outcome {
 		return box.Outcome{}
 	case box.StepNotify:
 		return box.Outcome{}
-	case box.StepQuiesce, box.StepScan, box.StepUndrain, box.StepReclaim, box.StepExport:
+	case box.StepQuiesce, box.StepScan, box.StepUndrain, box.StepReclaim, box.StepExport, box.StepRestore:
 	case box.StepWait, box.StepFinish:
 		w.t.Fatalf("%s has no activity", step.Kind)
 	}
@@ -195,13 +208,38 @@ func (w *world) answer(step box.Step) box.Outcome {
 		return box.Outcome{Use: w.use()}
 	case box.StepScan:
 		return box.Outcome{Use: w.use()}
+	case box.StepRestore:
+		w.events = w.facts.Restoring.Receipt.Events
+		return box.Outcome{Use: w.use()}
 	case box.StepReclaim:
 		return box.Outcome{Reclaim: box.ReclaimReport{PlanID: "p", FreedBytes: 1 << 20}}
 	case box.StepExport:
 		w.stored[w.digest()] = true
-		return box.Outcome{Receipt: box.Receipt{Workspace: "demo", Epoch: 1, Key: "k", SHA256: "s", Conversations: 1, Events: w.events, Digest: w.digest()}}
+		return box.Outcome{Receipt: box.Receipt{Workspace: "demo", Epoch: w.facts.Epoch, Key: "k", SHA256: "s", Conversations: 1, Events: w.events, Digest: w.digest()}}
 	}
 	return box.Outcome{}
+}
+
+// adopted is what an adoption answers: of the lost box that is there again, of
+// one that nobody marked, of one that is another's.
+func (w *world) adopted() box.Outcome {
+	refused := func(class box.Class, text string) box.Outcome {
+		return box.Outcome{Failed: &box.StepFailure{Class: class, Message: text}}
+	}
+	ad := w.facts.Adopt
+	switch {
+	case ad.ID == "foreign":
+		return refused(box.ClassFailedPrecondition, "it is marked as another workspace's")
+	case ad.ID == "stray" && w.stray != "":
+		w.exists, w.phase, w.made, w.events, w.lastUse = true, w.stray, ad.Epoch, 7, w.now
+		w.stray = ""
+	case w.exists && ad.ID == w.seen().Ref.ID:
+	default:
+		return refused(box.ClassNotFound, "no box has this id")
+	}
+	out := box.Outcome{Observation: w.seen(), Ready: w.phase == box.PhaseRunning && !w.deaf}
+	out.Observation.Age = box.Span(w.strayAge)
+	return out
 }
 
 // tell sets the provider's own timers.
@@ -288,9 +326,13 @@ func (w *world) check(step box.Step) {
 	case step.Kind == box.StepWait && step.StoppedBy == "" && step.Reason.Code != box.ReasonFailed:
 		w.t.Fatalf("in %s: nobody is named who can stop the wait %q", f.State, step.Reason.Text)
 	}
-	if d := f.Deletion; d != nil && d.Committed && step.Kind != box.StepDelete && step.Kind != box.StepFinish && step.Then != box.StepDelete &&
+	if d := f.Deletion; d != nil && d.Committed && step.Kind != box.StepDelete && step.Kind != box.StepFinish && step.Upcoming() != box.StepAbandon && step.Then != box.StepDelete &&
 		(!d.Unclear || step.Upcoming() != box.StepObserve) { // a reading ends the doubt, and changes nothing
 		w.t.Fatalf("in %s: %s after the provider was told to destroy the box%s", f.State, step.Kind, w.told())
+	}
+	w.checkEpoch()
+	if destroys := step.Kind == box.StepDelete || step.Kind == box.StepReclaim && (step.Ask == nil || !step.Ask.Reclaim.DryRun); f.Hold != nil && destroys {
+		w.t.Fatalf("in %s: %s while a hold is on%s", f.State, step.Kind, w.told())
 	}
 	w.checkTime(step)
 	if step.Kind == box.StepDelete && f.State != box.StateDeleting {
@@ -321,6 +363,31 @@ func (w *world) check(step box.Step) {
 	}
 	if again := box.Next(&back, w.now); !reflect.DeepEqual(again, step) {
 		w.t.Fatalf("the next step changes across JSON:\n%+v\n%+v", step, again)
+	}
+}
+
+// checkEpoch checks that an epoch never goes back and that nothing of another
+// one is left.
+func (w *world) checkEpoch() {
+	w.t.Helper()
+	f := w.facts
+	if f.Epoch < w.lastEpoch || f.Epochs != 0 && f.Epochs < f.Epoch {
+		w.t.Fatalf("the epoch went from %d to %d (%d given out)%s", w.lastEpoch, f.Epoch, f.Epochs, w.told())
+	}
+	w.lastEpoch = f.Epoch
+	for _, h := range f.Holders {
+		if h.Epoch != f.Epoch {
+			w.t.Fatalf("a hold of epoch %d is alive in %d", h.Epoch, f.Epoch)
+		}
+	}
+	if d := f.Deletion; d != nil && d.Epoch != f.Epoch {
+		w.t.Fatalf("a deletion of epoch %d is alive in %d", d.Epoch, f.Epoch)
+	}
+	if !f.Ref.IsZero() && f.Ref.Epoch != f.Epoch {
+		w.t.Fatalf("the box is of epoch %d in %d", f.Ref.Epoch, f.Epoch)
+	}
+	if f.Spec.Adopt != "" && f.Epoch == 1 && w.did(box.StepCreate) > 0 {
+		w.t.Fatalf("a start that adopts created a box%s", w.told())
 	}
 }
 

@@ -27,6 +27,9 @@ const (
 	StepAdjust       StepKind = "adjust"        // set the provider's own timers
 	StepVerifyExport StepKind = "verify-export" // read the export back before a deletion
 	StepDelete       StepKind = "delete"        // destroy it, with proof
+	StepAdopt        StepKind = "adopt"         // take over a box that is there
+	StepRestore      StepKind = "restore"       // put an exported history into a new box, read back
+	StepAbandon      StepKind = "abandon"       // record for ever that nobody watches the box
 )
 
 // Step is what to do next and why. It is what is armed and what people read.
@@ -64,13 +67,22 @@ func (f *Facts) tooEarly(kind StepKind, now time.Time) bool {
 }
 
 func (f *Facts) choose(now time.Time) Step {
+	if f.Abandonment != nil && f.State != StateAbandoned && f.State != StateBoxArchived {
+		return f.nextAbandon()
+	}
 	if f.Look {
 		return Step{Kind: StepObserve, Reason: Reason{ReasonSeenAtProvider, "something was reported, so the box is read again before anything is done"}}
 	}
 	switch f.State {
 	case StateCreating:
+		if f.Adopt != nil {
+			return Step{Kind: StepAdopt, Reason: Reason{ReasonRequested, "take over box " + f.Adopt.ID}}
+		}
 		return Step{Kind: StepCreate, Reason: Reason{ReasonRequested, "create box " + orElse(f.Ref.Name, f.Spec.Workspace)}}
 	case StateStarting:
+		if f.Restoring != nil {
+			return Step{Kind: StepRestore, Reason: Reason{ReasonRequested, "put the exported history back before anyone gets in"}}
+		}
 		return Step{Kind: StepAwaitReady, Reason: Reason{ReasonCreated, "the box is up; its agent-server must answer"}}
 	case StateResuming:
 		return Step{Kind: StepResume, Reason: Reason{ReasonUserArrived, "wake the box"}}
@@ -85,7 +97,7 @@ func (f *Facts) choose(now time.Time) Step {
 	case StateExporting:
 		return f.nextDeletion()
 	case StateDeleting:
-		return Step{Kind: StepDelete, Reason: Reason{ReasonConfirmed, "destroy the box; its export was read back"}, StoppedBy: "nobody: the provider was told"}
+		return f.onHold(Step{Kind: StepDelete, Reason: Reason{ReasonConfirmed, "destroy the box; its export was read back"}, StoppedBy: "nobody: the provider was told"})
 	case StateDeleteBlocked:
 		at, _ := f.unblockAt()
 		if f.Frozen {
@@ -93,9 +105,11 @@ func (f *Facts) choose(now time.Time) Step {
 		}
 		return Step{Kind: StepWait, Then: StepResume, At: at, Reason: Reason{ReasonExportImpossible, "the deletion waits: " + f.failureText("no export covers the last use")}, StoppedBy: "owner: cancel-delete, resume, or a confirmation without history"}
 	case StateLost:
-		return Step{Kind: StepWait, Reason: Reason{ReasonGoneAtProvider, "the box is gone without us; a person must decide"}, StoppedBy: "owner: request-delete closes the workspace"}
+		return Step{Kind: StepWait, Reason: Reason{ReasonGoneAtProvider, "the box is gone without us; a person must decide"}, StoppedBy: "owner: restore, replace, or request-delete, which closes the workspace"}
 	case StateCreateFailed:
 		return Step{Kind: StepWait, Reason: Reason{ReasonRefused, "creation failed: " + f.failureText("refused")}, StoppedBy: "owner: resume tries again, request-delete closes the workspace"}
+	case StateAbandoned:
+		return Step{Kind: StepFinish, Reason: Reason{ReasonAbandoned, "abandoned; the box may still exist and cost money"}}
 	case StateBoxArchived:
 		return Step{Kind: StepFinish, Reason: Reason{ReasonDeleted, "box-archived; the history stays readable"}}
 	case StateUnknown:
@@ -209,7 +223,7 @@ func (f *Facts) nextSequence(now time.Time) Step {
 	if s == nil { // cannot happen; reading again is always safe
 		return Step{Kind: StepObserve, Reason: Reason{ReasonFailed, "the state is not known: look again"}}
 	}
-	if s.Ended && f.deletionDue() && f.Failure != nil && f.Failure.Step == StepSuspend {
+	if s.Ended && f.Hold == nil && f.deletionDue() && f.Failure != nil && f.Failure.Step == StepSuspend {
 		return f.nextDeletion() // a deletion beats the settling of what ended by itself
 	}
 	why := Reason{ReasonRequested, "on the way to suspended (" + string(s.Purpose) + ")"}
@@ -232,7 +246,7 @@ func (f *Facts) nextSequence(now time.Time) Step {
 	switch {
 	case !s.Quiet:
 		step.Kind = StepQuiesce
-	case !s.Reclaimed:
+	case !s.Reclaimed && f.Hold == nil:
 		step.Kind = StepReclaim
 	case !s.Exported:
 		step.Kind = StepExport
@@ -312,9 +326,13 @@ func (f *Facts) nextUndo() Step {
 	if f.Frozen {
 		return Step{Kind: StepWait, Reason: Reason{ReasonFrozen, "frozen: the undo window waits"}, StoppedBy: "owner: freeze off"}
 	}
+	text := "deletion confirmed by " + f.Deletion.confirmer() + "; it can be taken back for " + f.Deletion.Undo.String()
+	if f.Hold != nil {
+		text += "; " + f.holdReason("after that it waits").Text
+	}
 	return Step{
 		Kind: StepWait, Then: StepDelete, At: f.undoAt(), StoppedBy: "owner: cancel-delete, or anyone who connects",
-		Reason: Reason{ReasonConfirmed, "deletion confirmed by " + f.Deletion.confirmer() + "; it can be taken back for " + f.Deletion.Undo.String()},
+		Reason: Reason{ReasonConfirmed, text},
 	}
 }
 
@@ -327,12 +345,14 @@ func (f *Facts) nextDeletion() Step {
 		return Step{Kind: StepObserve, Reason: Reason{ReasonCancelled, "no deletion is agreed: look again"}}
 	case f.Frozen:
 		return Step{Kind: StepWait, Reason: Reason{ReasonFrozen, "frozen: the confirmed deletion waits"}, StoppedBy: "owner: freeze off, or cancel-delete"}
+	case f.adopting(): // whose it is, and where, must be known before anything is destroyed
+		return Step{Kind: StepAdopt, Reason: Reason{ReasonRequested, "find out about box " + f.Adopt.ID + " before the deletion goes on"}, StoppedBy: "owner: cancel-delete"}
 	case f.NeverReady():
-		return Step{Kind: StepDelete, Purpose: PurposeDelete, Reason: Reason{ReasonConfirmed, "it never was ready, so nobody worked in it"}, StoppedBy: "nobody: the provider is being told"}
+		return f.onHold(Step{Kind: StepDelete, Purpose: PurposeDelete, Reason: Reason{ReasonConfirmed, "it never was ready, so nobody worked in it"}, StoppedBy: "nobody: the provider is being told"})
 	case f.covered() && !d.Verified && !d.WithoutHistory:
 		return Step{Kind: StepVerifyExport, Purpose: PurposeDelete, Reason: Reason{ReasonExported, "read the export back before anything is destroyed"}, StoppedBy: "owner: cancel-delete"}
 	case f.covered(), d.WithoutHistory:
-		return Step{Kind: StepDelete, Purpose: PurposeDelete, Reason: Reason{ReasonConfirmed, "confirmed by " + d.confirmer()}, StoppedBy: "nobody: the provider is being told"}
+		return f.onHold(Step{Kind: StepDelete, Purpose: PurposeDelete, Reason: Reason{ReasonConfirmed, "confirmed by " + d.confirmer()}, StoppedBy: "nobody: the provider is being told"})
 	}
 	return Step{Kind: StepResume, Purpose: PurposeMaintenance, Reason: Reason{ReasonStaleExport, "the newest export does not cover the last use"}, StoppedBy: "owner: cancel-delete"}
 }
@@ -342,20 +362,23 @@ func (f *Facts) nextDeletion() Step {
 // call, a deletion to its cancellation.
 func Interrupts(f *Facts, running Step) bool {
 	if running.Ask != nil {
-		return !f.Frozen && (f.deletionDue() || f.SuspendWanted != nil)
+		return f.Abandonment != nil || !f.Frozen && (f.deletionDue() || f.SuspendWanted != nil)
 	}
 	switch running.Kind {
 	case StepVerifyExport:
-		return !f.deletionDue()
+		return f.Abandonment != nil || !f.deletionDue()
 	case StepNotify: // nobody waits for a receiver that does not answer
-		return f.ResumeWanted != nil || f.holdersAlive() > 0 || f.deletionDue()
+		return f.Abandonment != nil || f.ResumeWanted != nil || f.holdersAlive() > 0 || f.deletionDue()
 	case StepQuiesce, StepReclaim, StepExport:
+		if f.Abandonment != nil || f.Hold != nil && running.Kind == StepReclaim {
+			return true
+		}
 		if running.Purpose == PurposeTurn {
 			return !f.Frozen && (f.deletionDue() || f.SuspendWanted != nil)
 		}
 		return f.cancelsSequence()
 	case StepWait, StepFinish, StepCreate, StepAwaitReady, StepObserve, StepScan, StepUndrain, StepSuspend,
-		StepResume, StepAdjust, StepDelete:
+		StepResume, StepAdjust, StepDelete, StepAdopt, StepRestore, StepAbandon:
 		return false
 	}
 	return false
@@ -373,7 +396,10 @@ func (d *Deletion) confirmer() string {
 	return orElse(d.ConfirmedBy, unnamed)
 }
 
-func (f *Facts) deletionDue() bool { return f.Deletion != nil && f.Deletion.Confirmed }
+// deletionDue reports whether a deletion of this very box is agreed.
+func (f *Facts) deletionDue() bool {
+	return f.Deletion != nil && f.Deletion.Confirmed && f.Deletion.Epoch == f.Epoch
+}
 
 func (f *Facts) undoAt() time.Time { return f.Deletion.ConfirmedAt.Add(f.Deletion.Undo.Std()) }
 

@@ -181,7 +181,7 @@ func (f *Facts) add(e Event) {
 func (f *Facts) Post(now time.Time) (Posting, time.Time) {
 	o := &f.Outbox
 	var end, at time.Time
-	if f.State == StateBoxArchived {
+	if f.State == StateBoxArchived || f.State == StateAbandoned {
 		if end = f.StateSince.Add(farewell); !now.Before(end) {
 			for i := range o.Receivers {
 				o.drop(&o.Receivers[i], o.Number)

@@ -11,11 +11,11 @@ import (
 type Outcome struct {
 	Failed *StepFailure `json:"failed,omitzero"`
 
-	Observation  Observation   `json:"observation,omitzero"`  // create, await-ready, observe, suspend, resume, delete
+	Observation  Observation   `json:"observation,omitzero"`  // create, adopt, await-ready, observe, suspend, resume, delete
 	Ready        bool          `json:"ready,omitzero"`        // its agent-server answers
 	Adopted      bool          `json:"adopted,omitzero"`      // create: it was there before, and somebody may have worked in it
-	Capabilities *Capabilities `json:"capabilities,omitzero"` // create
-	Use          *Use          `json:"use,omitzero"`          // quiesce, scan
+	Capabilities *Capabilities `json:"capabilities,omitzero"` // create, adopt
+	Use          *Use          `json:"use,omitzero"`          // quiesce, scan, restore
 	Busy         string        `json:"busy,omitzero"`         // quiesce: why it is in use after all
 	Reclaim      ReclaimReport `json:"reclaim,omitzero"`
 	Receipt      Receipt       `json:"receipt,omitzero"`
@@ -70,6 +70,7 @@ func (f *Facts) Begin(step Step, now time.Time) {
 		}
 		f.UndrainOwed = false
 	case StepReclaim, StepExport:
+		f.skipReclaim(step.Kind)
 		if step.Purpose == PurposeTurn {
 			f.TurnEnded = time.Time{} // what ends from now on is for the next one
 		}
@@ -81,6 +82,7 @@ func (f *Facts) Begin(step Step, now time.Time) {
 			f.move(now, StateSuspending, why)
 		}
 	case StepSuspend:
+		f.skipReclaim(step.Kind)
 		f.Sequence.Committed = true
 		if f.State == StateDraining {
 			f.move(now, StateSuspending, step.Reason)
@@ -97,7 +99,16 @@ func (f *Facts) Begin(step Step, now time.Time) {
 	case StepDelete:
 		f.Deletion.Committed = true
 		f.move(now, StateDeleting, step.Reason)
-	case StepWait, StepFinish, StepCreate, StepAwaitReady, StepObserve, StepScan, StepUndrain, StepNotify, StepAdjust:
+	case StepWait, StepFinish, StepCreate, StepAwaitReady, StepObserve, StepScan, StepUndrain, StepNotify,
+		StepAdjust, StepAdopt, StepRestore, StepAbandon:
+	}
+}
+
+// skipReclaim records that a hold kept a pass from being made.
+func (f *Facts) skipReclaim(next StepKind) {
+	if s := f.Sequence; next != StepReclaim && s != nil && !s.Reclaimed && f.Hold != nil {
+		s.Reclaimed = true
+		s.Skips = append(s.Skips, f.holdReason("nothing was reclaimed").Text)
 	}
 }
 
@@ -154,6 +165,13 @@ func (f *Facts) Apply(step Step, out Outcome, now time.Time) {
 		f.move(now, StateBoxArchived, Reason{ReasonDeleted, "destroyed: " + orElse(out.Observation.Evidence, "proven gone")})
 		f.Holders, f.Sequence, f.ResumeWanted, f.SuspendWanted = nil, nil, nil, nil
 		f.failAsks(ClassFailedPrecondition, "the box was deleted meanwhile; its history stays readable")
+		f.dropAdopt("the workspace was deleted meanwhile; adopt the box under another workspace id")
+	case StepAdopt:
+		f.applyAdopted(out, now)
+	case StepRestore:
+		f.applyRestored(out.Use, now)
+	case StepAbandon:
+		f.applyAbandoned(now)
 	case StepAdjust:
 		f.adjusted(out.Observation, now)
 	case StepWait, StepFinish:
@@ -186,6 +204,10 @@ func (f *Facts) applyCreated(step Step, out Outcome, now time.Time) {
 // wake makes the box running: the clocks of a running box start, those of a
 // suspended one end.
 func (f *Facts) wake(now time.Time, why Reason) {
+	if f.Restoring != nil {
+		f.awaitRestore(now)
+		return
+	}
 	f.AwakeSince, f.WallFloor = now, time.Time{}
 	f.LastUse = latest(f.LastUse, now)
 	f.SuspendedSince, f.PausedClock, f.ExpiryFloor, f.NoticedFor = time.Time{}, time.Time{}, time.Time{}, time.Time{}
@@ -230,7 +252,7 @@ func (f *Facts) applyQuiet(out Outcome, now time.Time) {
 		f.doubtScan() // this server does not tell what its history is
 	}
 	s.Exported = f.covered() // nothing was said since the newest export
-	if s.Exported && s.Purpose == PurposeDelete && f.deletionDue() && f.Deletion.Undo == 0 {
+	if s.Exported && s.Purpose == PurposeDelete && f.deletionDue() && f.Deletion.Undo == 0 && f.Hold == nil {
 		f.Sequence = nil
 		f.move(now, StateExporting, Reason{ReasonExported, "the newest export covers the last use"})
 	}
@@ -297,7 +319,7 @@ func (f *Facts) applyExported(step Step, receipt Receipt, now time.Time) {
 		f.voidDeletion(Reason{ReasonHistoryChanged, "the history is not what was shown any more; request the deletion again"}, now)
 		return
 	}
-	if f.Sequence.Purpose == PurposeDelete && f.deletionDue() && f.Deletion.Undo == 0 {
+	if f.Sequence.Purpose == PurposeDelete && f.deletionDue() && f.Deletion.Undo == 0 && f.Hold == nil {
 		f.Sequence = nil
 		f.move(now, StateExporting, Reason{ReasonExported, "an export covers the last use"})
 	}

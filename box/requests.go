@@ -73,13 +73,14 @@ func (f *Facts) checkLease(lease Duration) error {
 
 // checkWakeable refuses what would wake a box that may not be woken.
 func (f *Facts) checkWakeable() error {
+	if err := f.checkOpen(); err != nil {
+		return err
+	}
 	switch f.State {
 	case StateDeleting:
 		return Errorf(ClassFailedPrecondition, "the box is being deleted; its history stays readable")
-	case StateBoxArchived:
-		return Errorf(ClassFailedPrecondition, "the workspace is box-archived and cannot start again; its history stays readable")
 	case StateLost:
-		return Errorf(ClassFailedPrecondition, "the box was lost at its provider; nothing is replaced silently; request-delete closes the workspace and its history stays readable")
+		return Errorf(ClassFailedPrecondition, "the box was lost at its provider and nothing is replaced silently; restore puts the exported history into a new box, replace gives an empty one, request-delete closes the workspace; the history stays readable")
 	case StateCreateFailed:
 		return Errorf(ClassFailedPrecondition, "creation failed: %s; resume tries again", f.failureText("refused"))
 	case StateSuspended, StateAwaitingConfirm, StateUndoWindow, StateDeleteBlocked:
@@ -87,7 +88,7 @@ func (f *Facts) checkWakeable() error {
 			return Errorf(ClassFailedPrecondition, "the box is frozen; switch freeze off first")
 		}
 	case StateUnknown, StateCreating, StateStarting, StateRunning, StateDraining, StateSuspending,
-		StateResuming, StateMaintenanceWake, StateExporting:
+		StateResuming, StateMaintenanceWake, StateExporting, StateBoxArchived, StateAbandoned:
 	}
 	if f.deletionDue() && (f.State == StateExporting || f.State == StateDraining || f.State == StateSuspending) {
 		return Errorf(ClassFailedPrecondition, "a confirmed deletion is under way; cancel-delete first")
@@ -192,6 +193,9 @@ func (f *Facts) CheckSuspend(r Request) error {
 	if err := CheckRequest(r); err != nil {
 		return err
 	}
+	if err := f.checkOpen(); err != nil {
+		return err
+	}
 	if f.Frozen {
 		return Errorf(ClassFailedPrecondition, "the box is frozen; switch freeze off first")
 	}
@@ -199,10 +203,13 @@ func (f *Facts) CheckSuspend(r Request) error {
 		return Errorf(ClassUnsupported, "provider %s cannot suspend a box; request-delete ends it", f.Spec.Provider)
 	}
 	switch f.State {
-	case StateBoxArchived, StateDeleting, StateLost, StateCreateFailed:
-		return Errorf(ClassFailedPrecondition, "the box is %s; there is nothing to suspend", f.State)
+	case StateDeleting:
+		return Errorf(ClassFailedPrecondition, "the box is being deleted, so there is nothing to suspend; follow status")
+	case StateLost, StateCreateFailed:
+		return Errorf(ClassFailedPrecondition, "the box is %s, so there is nothing to suspend; status says who can decide what", f.State)
 	case StateUnknown, StateCreating, StateStarting, StateRunning, StateDraining, StateSuspending, StateSuspended,
-		StateResuming, StateMaintenanceWake, StateAwaitingConfirm, StateUndoWindow, StateExporting, StateDeleteBlocked:
+		StateResuming, StateMaintenanceWake, StateAwaitingConfirm, StateUndoWindow, StateExporting, StateDeleteBlocked,
+		StateBoxArchived, StateAbandoned:
 	}
 	return nil
 }
@@ -217,7 +224,7 @@ func (f *Facts) Suspend(r Request, now time.Time) ActionAnswer {
 	case StateSuspended, StateAwaitingConfirm, StateUndoWindow, StateDeleteBlocked, StateExporting:
 		return f.answer("it is suspended already")
 	case StateUnknown, StateCreating, StateCreateFailed, StateStarting, StateRunning, StateDraining, StateSuspending,
-		StateResuming, StateMaintenanceWake, StateDeleting, StateBoxArchived, StateLost:
+		StateResuming, StateMaintenanceWake, StateDeleting, StateBoxArchived, StateLost, StateAbandoned:
 	}
 	f.SuspendWanted = &Wish{RequestID: r.ID, By: r.By, At: now}
 	if s := f.Sequence; s != nil && s.Purpose == PurposeIdle {
@@ -232,7 +239,7 @@ func (f *Facts) CheckResume(r Request) error {
 		return err
 	}
 	if f.State == StateCreateFailed {
-		return nil
+		return f.checkOpen()
 	}
 	return f.checkWakeable()
 }
@@ -253,13 +260,16 @@ func (f *Facts) Resume(r Request, now time.Time) ActionAnswer {
 		return f.answer("it is running already")
 	case StateCreateFailed:
 		f.Failure = nil
+		if f.Adopt != nil {
+			f.Adopt.Refused = false
+		}
 		f.move(now, StateCreating, Reason{ReasonRequested, "creation is tried again for " + orElse(r.By, unnamed)})
 		return f.answer("creation is tried again; follow status")
 	case StateDeleteBlocked:
 		f.move(now, StateSuspended, Reason{ReasonUserArrived, "resume asked for"})
 	case StateUnknown, StateCreating, StateStarting, StateDraining, StateSuspending, StateSuspended, StateResuming,
 		StateMaintenanceWake, StateAwaitingConfirm, StateUndoWindow, StateExporting, StateDeleting,
-		StateBoxArchived, StateLost:
+		StateBoxArchived, StateLost, StateAbandoned:
 	}
 	if f.deletionDue() {
 		f.voidDeletion(Reason{ReasonUserArrived, "a resume was asked for before the box was destroyed"}, now)

@@ -64,7 +64,7 @@ func TestAnyLife(t *testing.T) {
 // meanwhile is one thing that a person does while a step runs.
 func (x *chaos) meanwhile(req box.Request) {
 	f, now := x.w.facts, x.w.now
-	switch what := rapid.SampledFrom([]string{"connect", "release", "suspend", "resume", "keep", "freeze", "request", "confirm", "cancel"}).Draw(x.T, "meanwhile what"); what {
+	switch what := rapid.SampledFrom([]string{"connect", "release", "suspend", "resume", "keep", "freeze", "request", "confirm", "cancel", "replace", "restore", "adopt", "abandon", "hold", "unhold"}).Draw(x.T, "meanwhile what"); what {
 	case "connect":
 		if r := (box.ConnectRequest{Request: req, HolderID: "h1"}); f.CheckConnect(r) == nil {
 			f.Connect(r, now)
@@ -95,6 +95,46 @@ func (x *chaos) meanwhile(req box.Request) {
 		f.ConfirmDelete(box.ConfirmDelete{Token: x.tokens[len(x.tokens)-1]}, now)
 	case "cancel":
 		f.CancelDelete(box.CancelDelete{}, now)
+	default:
+		x.successor(what, req)
+	}
+}
+
+// successor is what a person decides about a box that is lost or not to be had.
+func (x *chaos) successor(what string, req box.Request) {
+	f, now := x.w.facts, x.w.now
+	switch what {
+	case "replace":
+		if f.CheckReplace(req) == nil {
+			f.Replace(req, now)
+		}
+	case "restore":
+		if f.CheckRestore(req) == nil {
+			f.Restore(req, now)
+		}
+	case "adopt":
+		r := box.AdoptAsk{Request: req, BoxID: rapid.SampledFrom([]string{"stray", "foreign", "id-1", "absent"}).Draw(x.T, "box")}
+		if f.CheckAdopt(r) == nil {
+			if rapid.Bool().Draw(x.T, "stray there") {
+				x.w.stray = rapid.SampledFrom([]box.Phase{box.PhaseRunning, box.PhaseSuspended, box.PhaseFailed}).Draw(x.T, "stray phase")
+				x.w.strayAge = time.Duration(rapid.Int64Range(0, int64(60*24*time.Hour)).Draw(x.T, "age"))
+			}
+			f.TakeOver(r, now)
+		}
+	case "abandon":
+		r := box.AbandonAsk{Request: req, Reason: "no account any more", Force: rapid.IntRange(0, 19).Draw(x.T, "force") == 0}
+		if f.CheckAbandon(r) == nil {
+			f.Abandon(r, now)
+		}
+	case "hold", "unhold":
+		f.SetHold(box.HoldSignal{On: what == "hold", By: "ops", Reason: "an incident"}, now)
+	case "ghost":
+		for _, one := range f.Former {
+			phase := rapid.SampledFrom([]box.Phase{box.PhaseRunning, box.PhaseGone, box.PhaseUnknown}).Draw(x.T, "ghost")
+			if !f.ObserveFormer(box.ObservedSignal{Observation: box.Observation{Ref: one.Ref, Phase: phase}}, now) {
+				x.Fatalf("nobody knows the former box %+v", one)
+			}
+		}
 	}
 }
 
@@ -104,6 +144,7 @@ func (x *chaos) event(req box.Request, wait box.Step) {
 	switch event := rapid.SampledFrom([]string{
 		"time", "time", "time", "time", "connect", "release", "work", "work", "suspend", "resume", "keep", "freeze", "policy",
 		"request", "confirm", "confirm", "waive", "late confirm", "cancel", "export", "reclaim", "fail", "heal", "gone", "killed", "native", "deaf", "store",
+		"replace", "restore", "adopt", "abandon", "hold", "unhold", "ghost",
 	}).Draw(x.T, "event"); event {
 	case "time":
 		w.until(wait, time.Duration(rapid.Int64Range(1, int64(40*24*time.Hour)).Draw(x.T, "d")))
@@ -115,7 +156,7 @@ func (x *chaos) event(req box.Request, wait box.Step) {
 	case "fail":
 		kind := rapid.SampledFrom([]box.StepKind{
 			box.StepQuiesce, box.StepReclaim, box.StepExport, box.StepSuspend, box.StepResume, box.StepDelete, box.StepObserve,
-			box.StepUndrain, box.StepNotify, box.StepVerifyExport,
+			box.StepUndrain, box.StepNotify, box.StepVerifyExport, box.StepCreate, box.StepAdopt, box.StepRestore, box.StepAbandon,
 		}).Draw(x.T, "kind")
 		w.fail[kind] = rapid.SampledFrom([]box.Class{
 			box.ClassUnavailable, box.ClassUnknown, box.ClassUnauthorized, box.ClassExhausted, box.ClassDeadlineExceeded, box.ClassFailedPrecondition,
@@ -123,7 +164,7 @@ func (x *chaos) event(req box.Request, wait box.Step) {
 	case "heal":
 		w.fail, w.deaf, w.badStore = map[box.StepKind]box.Class{}, false, false
 	case "gone":
-		if rapid.IntRange(0, 5).Draw(x.T, "really") == 0 {
+		if rapid.IntRange(0, 2).Draw(x.T, "really") == 0 && !w.facts.Ref.IsZero() {
 			w.exists = false
 			w.facts.Observe(box.ObservedSignal{Observation: w.seen()})
 		}
@@ -136,6 +177,8 @@ func (x *chaos) event(req box.Request, wait box.Step) {
 		w.deaf = true
 	case "store":
 		w.badStore = true
+	case "replace", "restore", "adopt", "abandon", "hold", "unhold", "ghost":
+		x.successor(event, req)
 	default:
 		x.ask(event, req)
 	}
@@ -202,19 +245,21 @@ func (x *chaos) ask(event string, req box.Request) {
 func (x *chaos) rest(wait box.Step) {
 	w := x.w
 	w.fail, w.deaf, w.badStore, w.running = map[box.StepKind]box.Class{}, false, false, 0
+	w.facts.SetHold(box.HoldSignal{}, w.now)
 	if w.facts.Frozen {
 		w.facts.Freeze(box.SwitchAsk{Request: box.Request{ID: "thaw"}}, w.now)
 	}
 	for range 40 {
 		wait = w.settle()
 		rests := w.facts.State == box.StateAwaitingConfirm || w.facts.State == box.StateLost || w.facts.State == box.StateDeleteBlocked ||
+			w.facts.State == box.StateCreateFailed ||
 			(w.facts.State == box.StateSuspended && w.facts.Kept)
 		if wait.Kind == box.StepFinish || (rests && !w.facts.Look && wait.Reason.Code != box.ReasonFailed) {
 			break
 		}
 		w.until(wait, 24*time.Hour)
 	}
-	if w.exists && w.phase == box.PhaseRunning {
+	if w.exists && w.phase == box.PhaseRunning && w.facts.State != box.StateAbandoned {
 		x.Fatalf("the box runs for ever in state %s, next %+v%s", w.facts.State, wait, w.told())
 	}
 }

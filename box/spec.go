@@ -31,6 +31,9 @@ type Spec struct {
 	Secrets map[string]string `json:"secrets,omitzero"`
 	Labels  map[string]string `json:"labels,omitzero"`
 	Policy  Policy            `json:"policy,omitzero"`
+	// Adopt is the provider's own id of a box that is there and is taken over:
+	// a start with it never creates one.
+	Adopt string `json:"adopt,omitzero"`
 }
 
 // OnExpiry says what happens when the paused TTL has run out.
@@ -213,6 +216,11 @@ func (s Spec) Validate() error {
 	}
 	if !ownerForm.MatchString(s.Owner) {
 		return Invalidf("owner", "use at most 128 letters, digits and @._:/+-; it is an opaque id, not a display name")
+	}
+	if s.Adopt != "" {
+		if err := checkBoxID("adopt", s.Adopt); err != nil {
+			return err
+		}
 	}
 	if len(s.Image) > maxText || strings.ContainsFunc(s.Image, unprintable) {
 		return Invalidf("image", "use at most %d printable characters without spaces", maxText)

@@ -25,6 +25,7 @@ const (
 	StateDeleteBlocked   State = "delete-blocked"        // a deletion was agreed, but its export cannot be had
 	StateBoxArchived     State = "box-archived"          // destroyed; the history stays readable; final
 	StateLost            State = "lost"                  // gone without us; a person must decide
+	StateAbandoned       State = "abandoned"             // nobody watches it; the box may still exist and cost money; final
 )
 
 // ReasonCode is the fixed vocabulary of why something happened. Persisted.
@@ -64,6 +65,12 @@ const (
 	ReasonPolicyChanged    ReasonCode = "policy-changed"    // the policy was changed
 	ReasonAwaitingAnswer   ReasonCode = "awaiting-answer"   // waits for a person
 	ReasonExportImpossible ReasonCode = "export-impossible" // no export can be had; the box is kept
+	ReasonAdopted          ReasonCode = "adopted"           // a box that was there was taken over
+	ReasonReplaced         ReasonCode = "replaced"          // a person wants a new, empty box
+	ReasonRestored         ReasonCode = "restored"          // a new box has the exported history, read back
+	ReasonSeenAgain        ReasonCode = "seen-again"        // a former box was seen at the provider
+	ReasonAbandoned        ReasonCode = "abandoned"         // an operator ended the watch
+	ReasonOnHold           ReasonCode = "on-hold"           // a hold stops what destroys
 )
 
 // Reason is why, for machines and for people. Text is one sentence without a

@@ -36,6 +36,8 @@ type Status struct {
 	Failure        *Failure      `json:"failure,omitzero"`           // the step that failed last, and its next try
 	Ref            Ref           `json:"ref,omitzero"`               // the box at its provider; may change at each resume
 	Seen           *Sighting     `json:"last_seen,omitzero"`         // what the provider said last
+	Hold           *Hold         `json:"hold,omitzero"`              // nothing is destroyed while it is on
+	Former         []Former      `json:"former,omitzero"`            // boxes of earlier epochs, which nothing touches
 	Policy         Policy        `json:"policy"`                     // in force, defaults filled in
 	Watches        []Watch       `json:"watches,omitzero"`           // who keeps which deadline
 	Risks          []string      `json:"risks,omitzero"`             // what nobody keeps
@@ -101,6 +103,7 @@ func (f *Facts) StatusAt(now time.Time) Status {
 		Holders: append([]Holder(nil), f.Holders...), SuspendedSince: f.SuspendedSince,
 		Export: f.Receipt, ExportCovers: f.covered(), Reclaimed: f.Reclaimed,
 		Deletion: f.Deletion, Confirmation: f.Confirmation, Failure: f.Failure, Ref: f.Ref, Policy: f.Policy,
+		Hold: f.Hold, Former: slices.Clone(f.Former),
 		Webhooks: f.Outbox.webhooks(), NoticesUntold: f.Outbox.Untold,
 	}
 	if f.awake() && !f.LastUse.IsZero() {
@@ -161,6 +164,7 @@ func (f *Facts) Flags() []string {
 	}{
 		{"kept", f.Kept},
 		{"frozen", f.Frozen},
+		{"held", f.Hold != nil},
 		{"unhealthy", f.Unhealthy},
 		{"needs-attention", f.NeedsAttention()},
 	} {
@@ -178,7 +182,7 @@ func (f *Facts) NeedsAttention() bool {
 	case StateLost, StateDeleteBlocked, StateCreateFailed, StateUnknown:
 		return true
 	case StateCreating, StateStarting, StateRunning, StateDraining, StateSuspending, StateSuspended, StateResuming,
-		StateMaintenanceWake, StateAwaitingConfirm, StateUndoWindow, StateExporting, StateDeleting, StateBoxArchived:
+		StateMaintenanceWake, StateAwaitingConfirm, StateUndoWindow, StateExporting, StateDeleting, StateBoxArchived, StateAbandoned:
 	}
-	return f.Failure != nil && f.Failure.Count >= attentionTries
+	return f.haunted() || f.Failure != nil && f.Failure.Count >= attentionTries
 }

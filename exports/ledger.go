@@ -25,16 +25,27 @@ const (
 	KindExported      Kind = "exported"      // with the receipt
 	KindDeleteIntent  Kind = "delete-intent" // the point of no return is next
 	KindDeleted       Kind = "deleted"       // the tombstone: the workspace is closed for ever
+	KindAdoptIntent   Kind = "adopt-intent"  // a box that is there is about to be taken over
+	KindAdopted       Kind = "adopted"       // it is ours, with ref and fingerprint
+	KindRestored      Kind = "restored"      // an exported history is in a new box, read back
+	KindAbandoned     Kind = "abandoned"     // closed for ever by an operator; the box may still exist
 	KindNote          Kind = "note"          // anything else a person should find later
 )
 
 func (k Kind) known() bool {
 	switch k {
-	case KindCreateIntent, KindCreated, KindSuspendIntent, KindSuspended, KindResumeIntent, KindResumed, KindExported, KindDeleteIntent, KindDeleted, KindNote:
+	case KindCreateIntent, KindCreated, KindSuspendIntent, KindSuspended, KindResumeIntent, KindResumed, KindExported, KindDeleteIntent, KindDeleted, KindNote,
+		KindAdoptIntent, KindAdopted, KindRestored, KindAbandoned:
 		return true
 	}
 	return false
 }
+
+// closes reports whether nothing may begin in the workspace after it.
+func (k Kind) closes() bool { return k == KindDeleted || k == KindAbandoned }
+
+// begins reports whether it says that a box is about to be the workspace's.
+func (k Kind) begins() bool { return k == KindCreateIntent || k == KindAdoptIntent }
 
 // Entry is one line of a workspace's ledger.
 type Entry struct {
@@ -67,7 +78,7 @@ type ledgerObject struct {
 // AppendLedger writes the next entry and returns its sequence number. It is
 // safe to repeat: an entry of the same id, kind and epoch among the newest 32
 // answers with its number, the first one wins. Writers in any number of
-// processes never overwrite each other. A create-intent after the tombstone is
+// processes never overwrite each other. A create-intent or an adopt-intent after the tombstone is
 // FailedPrecondition; data that looks like it holds a secret is Invalid.
 func (s *Store) AppendLedger(ctx context.Context, workspace string, e Entry) (int, error) {
 	if err := validateEntry(workspace, e); err != nil {
@@ -85,7 +96,7 @@ func (s *Store) AppendLedger(ctx context.Context, workspace string, e Entry) (in
 	if len(numbers) > 0 {
 		last = numbers[len(numbers)-1]
 	}
-	if e.Kind == KindCreateIntent {
+	if e.Kind.begins() {
 		closed, _, err := s.Closed(ctx, workspace)
 		if err != nil {
 			return 0, err
@@ -121,7 +132,7 @@ func (s *Store) AppendLedger(ctx context.Context, workspace string, e Entry) (in
 		if done, err := sameEntry(other, e); done || err != nil {
 			return e.Seq, err
 		}
-		if e.Kind == KindCreateIntent && other.Kind == KindDeleted {
+		if e.Kind.begins() && other.Kind.closes() {
 			return 0, refuseClosed(workspace)
 		}
 	}
@@ -176,7 +187,7 @@ func validateEntry(workspace string, e Entry) error {
 }
 
 func refuseClosed(workspace string) error {
-	return box.Errorf(box.ClassFailedPrecondition, "workspace %s was deleted and its id stays closed; use a new workspace id", workspace)
+	return box.Errorf(box.ClassFailedPrecondition, "workspace %s was deleted or abandoned, and its id stays closed; use a new workspace id", workspace)
 }
 
 // sameEntry reports whether b is a repeat of a. One id for two steps is a
@@ -296,7 +307,7 @@ func (s *Store) Ledger(ctx context.Context, workspace string) ([]Entry, error) {
 func (s *Store) Closed(ctx context.Context, workspace string) (bool, Entry, error) {
 	entries, err := s.Ledger(ctx, workspace)
 	for _, e := range entries {
-		if e.Kind == KindDeleted {
+		if e.Kind.closes() {
 			return true, e, nil
 		}
 	}

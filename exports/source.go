@@ -42,6 +42,7 @@ const (
 	StageStore    Stage = "store"
 	StageReadBack Stage = "read-back"
 	StageManifest Stage = "manifest"
+	StageRestore  Stage = "restore" // one conversation is back in a box
 )
 
 // Progress is told often, from the goroutine of the export: at every stage, and

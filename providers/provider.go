@@ -52,6 +52,9 @@ func New(name string, d driver.Driver, opts *Options) (*Provider, error) {
 	if _, ok := d.(driver.Watcher); row.Watch == box.Yes && !ok {
 		return nil, box.Errorf(box.ClassInternal, "driver %q claims Watch and does not implement it", row.Driver)
 	}
+	if _, ok := d.(driver.Adopter); row.Adopt == box.Yes && !ok {
+		return nil, box.Errorf(box.ClassInternal, "driver %q claims Adopt and does not implement it", row.Driver)
+	}
 	if _, ok := d.(driver.Adjuster); row.NativeAdjust == box.Yes && !ok {
 		return nil, box.Errorf(box.ClassInternal, "driver %q claims NativeAdjust and does not implement it", row.Driver)
 	}
@@ -80,6 +83,9 @@ func (p *Provider) Create(ctx context.Context, spec box.Spec, epoch int, start d
 	const op = "create"
 	if err := spec.Validate(); err != nil {
 		return box.Observation{}, p.fail(op, "", err, nil)
+	}
+	if spec.Adopt != "" {
+		return box.Observation{}, p.fail(op, "", box.Invalidf("adopt", "the spec takes over box %s, so none is created; adopt it", spec.Adopt), nil)
 	}
 	if spec.Provider != p.name {
 		return box.Observation{}, p.fail(op, "", box.Invalidf("provider", "the spec is for %q, this instance is %q", spec.Provider, p.name), nil)

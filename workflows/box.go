@@ -93,7 +93,7 @@ func (w *loop) run() error {
 			}
 		case box.StepCreate, box.StepAwaitReady, box.StepObserve, box.StepScan, box.StepQuiesce, box.StepUndrain,
 			box.StepReclaim, box.StepExport, box.StepSuspend, box.StepResume, box.StepNotify, box.StepVerifyExport,
-			box.StepAdjust, box.StepDelete:
+			box.StepAdjust, box.StepDelete, box.StepAdopt, box.StepRestore, box.StepAbandon:
 			if err := w.act(step, now); err != nil {
 				return err
 			}

@@ -26,7 +26,12 @@ func (w *loop) listen() []signal {
 			}
 		}),
 		on(w, box.SignalRelease, func(s box.ReleaseRequest, now time.Time) { w.facts.Release(s.HolderID, now) }),
-		on(w, box.SignalObserved, func(s box.ObservedSignal, _ time.Time) { w.facts.Observe(s) }),
+		on(w, box.SignalObserved, func(s box.ObservedSignal, now time.Time) {
+			if !w.facts.ObserveFormer(s, now) {
+				w.facts.Observe(s)
+			}
+		}),
+		on(w, box.SignalHold, func(s box.HoldSignal, now time.Time) { w.facts.SetHold(s, now) }),
 		on(w, box.SignalConfirmDelete, func(s box.ConfirmDelete, now time.Time) { w.facts.ConfirmDelete(s, now) }),
 		on(w, box.SignalCancelDelete, func(s box.CancelDelete, now time.Time) { w.facts.CancelDelete(s, now) }),
 	}
@@ -137,6 +142,30 @@ func (w *loop) serveUpdates() error {
 					return f.SetPolicy(r, w.now()), nil
 				})
 		},
+		func() error {
+			return update(w, box.UpdateReplace, "start a new, empty box in place of a lost one", f.CheckReplace,
+				func(_ workflow.Context, r box.Request) (box.ActionAnswer, error) { return f.Replace(r, w.now()), nil })
+		},
+		func() error {
+			return update(w, box.UpdateRestore, "start a new box with the exported history in place of a lost one", f.CheckRestore,
+				func(_ workflow.Context, r box.Request) (box.ActionAnswer, error) { return f.Restore(r, w.now()), nil })
+		},
+		func() error {
+			return update(w, box.UpdateAdopt, "take over a box that is there", f.CheckAdopt,
+				func(ctx workflow.Context, r box.AdoptAsk) (box.ActionAnswer, error) {
+					f.TakeOver(r, w.now())
+					_, err := w.result(ctx, r.ID)
+					return f.AdoptAnswer(), err
+				})
+		},
+		func() error {
+			return update(w, box.UpdateAbandon, "end the watch over a box that cannot be had any more", f.CheckAbandon,
+				func(ctx workflow.Context, r box.AbandonAsk) (box.ActionAnswer, error) {
+					f.Abandon(r, w.now())
+					_, err := w.result(ctx, r.ID)
+					return f.AbandonAnswer(), err
+				})
+		},
 		w.serveReclaim, w.serveExport, w.serveRequestDelete,
 	} {
 		if err := register(); err != nil {
@@ -193,10 +222,15 @@ func (w *loop) serveRequestDelete() error {
 // answer queues an ask and waits until the loop has dealt with it.
 func (w *loop) answer(ctx workflow.Context, ask box.Ask) (box.Result, error) {
 	w.facts.Queue(ask)
+	return w.result(ctx, ask.ID)
+}
+
+// result waits until the loop has the result of a request.
+func (w *loop) result(ctx workflow.Context, id string) (box.Result, error) {
 	w.dirty = true
 	var result box.Result
 	err := workflow.Await(ctx, func() bool {
-		done, ok := w.facts.ResultFor(ask.ID)
+		done, ok := w.facts.ResultFor(id)
 		result = done
 		return ok
 	})

@@ -35,6 +35,7 @@ type published struct {
 	state     box.State
 	nextAt    time.Time
 	suspended time.Time
+	epoch     int
 	set       bool // this workflow wrote them before
 }
 
@@ -44,9 +45,9 @@ func (w *loop) startPublished() published {
 		// A starter that set them saves the first write.
 		state, _ := workflow.GetTypedSearchAttributes(w.ctx).GetKeyword(w.keys.state)
 		provider, _ := workflow.GetTypedSearchAttributes(w.ctx).GetKeyword(w.keys.provider)
-		return published{state: box.State(state), set: provider == f.Spec.Provider && state != ""}
+		return published{state: box.State(state), epoch: f.Epoch, set: provider == f.Spec.Provider && state != ""}
 	}
-	return published{state: f.State, suspended: f.SuspendedSince, set: true}
+	return published{state: f.State, suspended: f.SuspendedSince, epoch: f.Epoch, set: true}
 }
 
 // stale is how far a published time may be off before it is written again.
@@ -67,22 +68,25 @@ func (w *loop) publish(step box.Step) {
 	}
 	state := listed(f.State)
 	moved := step.Kind == box.StepWait && !near(next, w.shown.nextAt)
-	if w.shown.set && state == w.shown.state && !moved && w.shown.suspended.Equal(f.SuspendedSince) {
+	if w.shown.set && state == w.shown.state && !moved && f.Epoch == w.shown.epoch && w.shown.suspended.Equal(f.SuspendedSince) {
 		return
 	}
 	updates := []temporal.SearchAttributeUpdate{w.keys.state.ValueSet(string(state))}
 	if !w.shown.set {
-		updates = append(updates, w.keys.provider.ValueSet(f.Spec.Provider), w.keys.epoch.ValueSet(int64(f.Epoch)))
+		updates = append(updates, w.keys.provider.ValueSet(f.Spec.Provider))
 		if f.Spec.Owner != "" {
 			updates = append(updates, w.keys.owner.ValueSet(f.Spec.Owner))
 		}
+	}
+	if !w.shown.set || f.Epoch != w.shown.epoch {
+		updates = append(updates, w.keys.epoch.ValueSet(int64(f.Epoch)))
 	}
 	updates = append(updates, timeUpdate(w.keys.nextAt, next), timeUpdate(w.keys.suspended, f.SuspendedSince))
 	if err := workflow.UpsertTypedSearchAttributes(w.ctx, updates...); err != nil {
 		w.log.Error("search attributes were not written", "error", err.Error())
 		return
 	}
-	w.shown = published{state: state, nextAt: next, suspended: f.SuspendedSince, set: true}
+	w.shown = published{state: state, nextAt: next, suspended: f.SuspendedSince, epoch: f.Epoch, set: true}
 }
 
 // listed folds the short steps on the way to suspended into one.

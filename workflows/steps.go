@@ -32,15 +32,15 @@ func boundsOf(kind box.StepKind) bounds {
 	switch kind {
 	case box.StepResume, box.StepSuspend, box.StepAwaitReady:
 		return mutation
-	case box.StepCreate: // one try: a second one would hide that the first ended without an answer
+	case box.StepCreate, box.StepAdopt: // one try: a second one would hide that the first ended without an answer
 		return bounds{start: mutation.start, beat: mutation.beat, tries: 1}
 	case box.StepDelete: // may read the whole export back once more
 		return bounds{start: longTransfer.start, beat: longTransfer.beat, tries: 1}
-	case box.StepExport, box.StepVerifyExport, box.StepReclaim:
+	case box.StepExport, box.StepVerifyExport, box.StepReclaim, box.StepRestore:
 		return longTransfer
 	case box.StepQuiesce: // ends runs: up to ten seconds each
 		return bounds{start: 15 * time.Minute, beat: 20 * time.Second, tries: 1}
-	case box.StepWait, box.StepFinish, box.StepObserve, box.StepScan, box.StepUndrain, box.StepNotify, box.StepAdjust:
+	case box.StepWait, box.StepFinish, box.StepObserve, box.StepScan, box.StepUndrain, box.StepNotify, box.StepAdjust, box.StepAbandon:
 	}
 	return quickCall
 }
@@ -68,9 +68,22 @@ func (w *loop) start(ctx workflow.Context, step box.Step) workflow.Future {
 	var a *activities.Boxes
 	switch step.Kind {
 	case box.StepCreate:
-		return call(ctx, a.Create, activities.CreateInput{
-			Spec: f.Spec, Epoch: f.Epoch, Step: id, Fence: f.Fence(), WorkflowID: workflow.GetInfo(w.ctx).WorkflowExecution.ID,
+		in := activities.CreateInput{
+			Spec: f.SpecNow(), Epoch: f.Epoch, Step: id, Fence: f.Fence(), WorkflowID: workflow.GetInfo(w.ctx).WorkflowExecution.ID,
+		}
+		if f.Restoring != nil {
+			in.Restore = f.Restoring.Receipt
+		}
+		return call(ctx, a.Create, in)
+	case box.StepAdopt:
+		return call(ctx, a.Adopt, activities.AdoptInput{
+			Spec: f.SpecNow(), BoxID: f.Adopt.ID, Epoch: f.Adopt.Epoch, Least: f.Epoch, Step: id,
+			WorkflowID: workflow.GetInfo(w.ctx).WorkflowExecution.ID,
 		})
+	case box.StepRestore:
+		return call(ctx, a.Restore, activities.RestoreInput{Target: target, Receipt: f.Restoring.Receipt})
+	case box.StepAbandon:
+		return call(ctx, a.Abandon, activities.AbandonInput{Target: target, Epoch: f.Epoch, Abandonment: *f.Abandonment})
 	case box.StepAwaitReady:
 		return call(ctx, a.AwaitReady, target)
 	case box.StepScan:

@@ -3,10 +3,12 @@ package workflows_test
 import (
 	"context"
 	"errors"
+	"fmt"
 	"sync"
 	"testing"
 	"time"
 
+	"github.com/stretchr/testify/mock"
 	"go.temporal.io/sdk/activity"
 	"go.temporal.io/sdk/converter"
 	"go.temporal.io/sdk/interceptor"
@@ -38,6 +40,7 @@ type fakeBoxes struct {
 	badStore bool
 	drained  bool
 	newest   box.Fence // of the steps that changed the box
+	epoch    int       // of the box that is there
 
 	beats map[string]time.Duration // heartbeat time-out of each activity that ran
 
@@ -85,7 +88,8 @@ func (b *fakeBoxes) admit(fence box.Fence) error {
 }
 
 func (b *fakeBoxes) seen() box.Observation {
-	ref := box.Ref{Provider: "local", ID: "id-1", Name: "bk-0-demo-1", Epoch: 1, Fingerprint: "here"}
+	n := max(b.epoch, 1)
+	ref := box.Ref{Provider: "local", ID: fmt.Sprint("id-", n), Name: fmt.Sprint("bk-0-demo-", n), Epoch: n, Fingerprint: "here"}
 	return box.Observation{Ref: ref, Phase: b.phase, Evidence: "the provider says " + string(b.phase)}
 }
 
@@ -104,9 +108,35 @@ func (b *fakeBoxes) Create(ctx context.Context, in activities.CreateInput) (box.
 	if err := b.step(ctx, box.StepCreate, false); err != nil {
 		return box.Outcome{}, err
 	}
-	b.creates++
+	if b.creates++; in.Epoch > 1 {
+		b.events = 0
+	}
+	b.epoch = in.Epoch
 	b.phase, b.lastUse = box.PhaseRunning, b.now()
 	return box.Outcome{Observation: b.seen(), Ready: true}, nil
+}
+
+func (b *fakeBoxes) Adopt(ctx context.Context, in activities.AdoptInput) (box.Outcome, error) {
+	if err := b.step(ctx, box.StepAdopt, false); err != nil {
+		return box.Outcome{}, err
+	}
+	if in.BoxID == "foreign" {
+		return box.Outcome{}, temporal.NewNonRetryableApplicationError("it is marked as another workspace's; adopt it there", string(box.ClassFailedPrecondition), nil)
+	}
+	b.epoch, b.phase, b.lastUse = in.Epoch, box.PhaseRunning, b.now()
+	return box.Outcome{Observation: b.seen(), Ready: true}, nil
+}
+
+func (b *fakeBoxes) Restore(ctx context.Context, in activities.RestoreInput) (box.Outcome, error) {
+	if err := b.step(ctx, box.StepRestore, true); err != nil {
+		return box.Outcome{}, err
+	}
+	b.events = in.Receipt.Events
+	return box.Outcome{Use: b.use()}, nil
+}
+
+func (b *fakeBoxes) Abandon(ctx context.Context, _ activities.AbandonInput) (box.Outcome, error) {
+	return box.Outcome{}, b.step(ctx, box.StepAbandon, false)
 }
 
 func (b *fakeBoxes) Observe(ctx context.Context, _ activities.Target) (box.Outcome, error) {
@@ -146,7 +176,7 @@ func (b *fakeBoxes) Export(ctx context.Context, in activities.ExportInput) (box.
 		return box.Outcome{}, err
 	}
 	return box.Outcome{Receipt: box.Receipt{
-		Workspace: in.Workspace, Epoch: 1, Key: "k-" + in.Step, SHA256: "s", Conversations: 1, Events: b.events, Digest: b.digest(),
+		Workspace: in.Workspace, Epoch: max(b.epoch, 1), Key: "k-" + in.Step, SHA256: "s", Conversations: 1, Events: b.events, Digest: b.digest(),
 	}}, nil
 }
 
@@ -212,6 +242,7 @@ type play struct {
 	err     error
 	now     time.Time // end of the last run
 	end     time.Duration
+	epochs  []int64 // of the search attribute, as it was written
 
 	carried []box.Input                                  // what each run handed to the next
 	acts    any                                          // the activities, if not box
@@ -294,6 +325,13 @@ func (p *play) run() error {
 			p.box.cancelled++
 			close(p.box.released)
 		})
+		env.OnUpsertTypedSearchAttributes(mock.MatchedBy(func(written temporal.SearchAttributes) bool {
+			epoch, ok := written.GetInt64(temporal.NewSearchAttributeKeyInt64(box.SearchEpoch))
+			if n := len(p.epochs); ok && (n == 0 || p.epochs[n-1] != epoch) { // a matcher is asked more than once
+				p.epochs = append(p.epochs, epoch)
+			}
+			return true
+		})).Return(nil)
 		p.box.now, p.env = env.Now, env
 		if p.each != nil {
 			p.each(env)

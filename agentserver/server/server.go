@@ -9,6 +9,7 @@ import (
 	"net/url"
 	"path/filepath"
 	"strings"
+	"sync"
 	"time"
 
 	"github.com/openhands/boxkeeper/agentserver"
@@ -46,6 +47,7 @@ type Server struct {
 	log     *slog.Logger
 	history history
 	gate    *gate
+	imports sync.Mutex
 	turns   lockMap // one trajectory of a conversation at a time
 	started time.Time
 	proxy   http.Handler
@@ -122,6 +124,9 @@ func (s *Server) own(path string) handlers {
 	case "/api/storage/reclaim":
 		return handlers{http.MethodPost: s.postReclaim}
 	}
+	if name, ok := strings.CutPrefix(path, historyPath); ok && name != "" && !strings.Contains(name, "/") {
+		return handlers{http.MethodPut: withID(name, s.putHistory)}
+	}
 	return nil
 }
 
@@ -164,6 +169,9 @@ func (s *Server) capabilities() []string {
 	out := []string{agentserver.CapabilityStorageStatus, agentserver.CapabilityUse, agentserver.CapabilityDrain}
 	if s.opts.Reclaim.Supported() {
 		out = append(out, agentserver.CapabilityStorageReclaim)
+	}
+	if s.opts.Upstream == nil {
+		out = append(out, agentserver.CapabilityHistoryImport)
 	}
 	return out
 }

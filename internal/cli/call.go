@@ -11,6 +11,8 @@ import (
 	"github.com/spf13/cobra"
 	enumspb "go.temporal.io/api/enums/v1"
 	"go.temporal.io/api/serviceerror"
+	workflowpb "go.temporal.io/api/workflow/v1"
+	"go.temporal.io/sdk/converter"
 	"go.temporal.io/sdk/temporal"
 
 	"github.com/openhands/boxkeeper/box"
@@ -153,9 +155,9 @@ func (s *session) absent(ctx context.Context, workspace string) error {
 		return s.engineError("look for workspace "+workspace, err)
 	}
 	if err == nil {
-		status := seen.GetWorkflowExecutionInfo().GetStatus()
-		if status != enumspb.WORKFLOW_EXECUTION_STATUS_RUNNING {
-			return closedError(s.root.Name(), workspace, status)
+		info := seen.GetWorkflowExecutionInfo()
+		if info.GetStatus() != enumspb.WORKFLOW_EXECUTION_STATUS_RUNNING {
+			return closedError(s.root.Name(), workspace, info)
 		}
 		return box.Errorf(box.ClassConflict, "workspace %s was changing hands; try again", workspace)
 	}
@@ -163,9 +165,17 @@ func (s *session) absent(ctx context.Context, workspace string) error {
 		workspace, s.namespace, s.address, s.root.Name(), s.root.Name(), workspace)
 }
 
-func closedError(program, workspace string, status enumspb.WorkflowExecutionStatus) error {
+func closedError(program, workspace string, info *workflowpb.WorkflowExecutionInfo) error {
+	var state string
+	if field := info.GetSearchAttributes().GetIndexedFields()[box.SearchState]; field != nil {
+		_ = converter.GetDefaultDataConverter().FromPayload(field, &state) // without it the general text is right
+	}
+	status := info.GetStatus()
 	switch status { //nolint:exhaustive // the rest ended out of order
 	case enumspb.WORKFLOW_EXECUTION_STATUS_COMPLETED:
+		if state == string(box.StateAbandoned) {
+			return box.Errorf(box.ClassFailedPrecondition, "workspace %s was abandoned and its id is never used again: its box may still exist and cost money, so look at the provider; \"%s box why %s\" says who gave it up", workspace, program, workspace)
+		}
 		return box.Errorf(box.ClassFailedPrecondition, "workspace %s is closed for ever: its box is gone and its id is never used again; read what was kept with \"%s box history %s\"", workspace, program, workspace)
 	}
 	return box.Errorf(box.ClassFailedPrecondition, "the workflow of workspace %s ended out of order (%s), so nobody watches its box, which may still exist; look at the provider, and do not use the id again", workspace, status)

@@ -161,8 +161,8 @@ func (s *session) existing(ctx context.Context, spec box.Spec, out *creation) er
 		return s.engineError("look at workspace "+spec.Workspace, err)
 	}
 	info := seen.GetWorkflowExecutionInfo()
-	if status := info.GetStatus(); status != enumspb.WORKFLOW_EXECUTION_STATUS_RUNNING {
-		return closedError(s.root.Name(), spec.Workspace, status)
+	if info.GetStatus() != enumspb.WORKFLOW_EXECUTION_STATUS_RUNNING {
+		return closedError(s.root.Name(), spec.Workspace, info)
 	}
 	out.Existed, out.RunID = true, info.GetExecution().GetRunId()
 	events := s.client.GetWorkflowHistory(ctx, out.WorkflowID, out.RunID, false, enumspb.HISTORY_EVENT_FILTER_TYPE_ALL_EVENT)

@@ -244,9 +244,11 @@ func (s *session) cancelled(ctx context.Context, workspace string) (confirmed, e
 			return out, nil
 		case err != nil:
 			return out, err
-		case status.Deletion == nil && status.State != box.StateDeleting && status.State != box.StateBoxArchived:
+		case status.Deletion == nil && status.State != box.StateDeleting && status.State != box.StateBoxArchived && status.State != box.StateAbandoned:
 			out.Verdict, out.Text, out.Status = "accepted", "no deletion is asked for any more; it is "+string(status.State), &status
 			return out, nil
+		case status.State == box.StateAbandoned:
+			return out, box.Errorf(box.ClassFailedPrecondition, "the workspace is abandoned, so there is nothing to take back; its box may still exist, so look at the provider")
 		case status.State == box.StateBoxArchived, status.Deletion != nil && status.Deletion.Committed:
 			return out, box.Errorf(box.ClassFailedPrecondition, "too late to take back: the box is %s; its history stays readable", status.State)
 		}

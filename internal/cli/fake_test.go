@@ -112,8 +112,16 @@ func (f *fakeTemporal) DescribeWorkflowExecution(_ context.Context, id, _ string
 		status = enumspb.WORKFLOW_EXECUTION_STATUS_RUNNING
 	}
 	return &workflowservicepb.DescribeWorkflowExecutionResponse{WorkflowExecutionInfo: &workflowpb.WorkflowExecutionInfo{
-		Execution: &commonpb.WorkflowExecution{WorkflowId: id, RunId: "run-1"}, Status: status,
+		Execution: &commonpb.WorkflowExecution{WorkflowId: id, RunId: "run-1"}, Status: status, SearchAttributes: f.attributes(workspaceOf(id)),
 	}}, nil
+}
+
+func (f *fakeTemporal) attributes(workspace string) *commonpb.SearchAttributes {
+	facts := f.facts[workspace]
+	if facts == nil {
+		return nil
+	}
+	return &commonpb.SearchAttributes{IndexedFields: map[string]*commonpb.Payload{box.SearchState: encode(string(facts.State)).Payloads[0]}}
 }
 
 type run struct {
@@ -214,6 +222,8 @@ func (f *fakeTemporal) SignalWorkflow(_ context.Context, id, _, name string, arg
 			facts.ConfirmDelete(through[box.ConfirmDelete](arg), at)
 		case box.SignalCancelDelete:
 			facts.CancelDelete(through[box.CancelDelete](arg), at)
+		case box.SignalHold:
+			facts.SetHold(through[box.HoldSignal](arg), at)
 		}
 	}
 	if f.slow == 0 {
@@ -326,8 +336,44 @@ func serve(f *box.Facts, name string, arg any) (any, error) {
 		}, nil
 	case box.UpdateExport:
 		return f.Receipt, nil
+	case box.UpdateReplace:
+		r := through[box.Request](arg)
+		if err := f.CheckReplace(r); err != nil {
+			return nil, err
+		}
+		return f.Replace(r, now), nil
+	case box.UpdateRestore:
+		r := through[box.Request](arg)
+		if err := f.CheckRestore(r); err != nil {
+			return nil, err
+		}
+		return f.Restore(r, now), nil
+	case box.UpdateAdopt:
+		r := through[box.AdoptAsk](arg)
+		if err := f.CheckAdopt(r); err != nil {
+			return nil, err
+		}
+		f.TakeOver(r, now)
+		return carryOut(f, box.Outcome{Observation: box.Observation{
+			Ref: box.Ref{Provider: "local", ID: r.BoxID, Name: "n", Epoch: f.Adopt.Epoch, Fingerprint: "here"}, Phase: box.PhaseSuspended,
+		}}, f.AdoptAnswer)
+	case box.UpdateAbandon:
+		r := through[box.AbandonAsk](arg)
+		if err := f.CheckAbandon(r); err != nil {
+			return nil, err
+		}
+		f.Abandon(r, now)
+		return carryOut(f, box.Outcome{}, f.AbandonAnswer)
 	}
 	return nil, box.Errorf(box.ClassInternal, "no update %s", name)
+}
+
+// carryOut makes the next step with this outcome.
+func carryOut(f *box.Facts, out box.Outcome, answer func() box.ActionAnswer) (any, error) {
+	step := box.Next(f, now)
+	f.Begin(step, now)
+	f.Apply(step, out, now)
+	return answer(), nil
 }
 
 func (f *fakeTemporal) ListWorkflow(_ context.Context, r *workflowservicepb.ListWorkflowExecutionsRequest) (*workflowservicepb.ListWorkflowExecutionsResponse, error) {

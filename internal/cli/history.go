@@ -22,6 +22,8 @@ type histories struct {
 	Exports   string `json:"exports"` // URL of the store
 	// ClosedAt is when the workspace was closed for ever; zero while it is open.
 	ClosedAt time.Time `json:"closed_at,omitzero"`
+	// Abandoned says that nobody destroyed its box: it may still exist.
+	Abandoned bool `json:"abandoned,omitzero"`
 	// Verified says that every object was read back and proven just now.
 	Verified      bool                        `json:"verified"`
 	Conversations []exports.ConversationEntry `json:"conversations"`
@@ -78,7 +80,7 @@ func (a *Shared) histories(c *cobra.Command, store *exports.Store, where, worksp
 	out := histories{Workspace: workspace, Exports: where, Conversations: []exports.ConversationEntry{}}
 	closed, tombstone, damage := store.Closed(ctx, workspace)
 	if closed {
-		out.ClosedAt = tombstone.At
+		out.ClosedAt, out.Abandoned = tombstone.At, tombstone.Kind == exports.KindAbandoned
 	}
 	if closed || verify {
 		damage = nil // a tombstone is enough; a verification reads the ledger itself
@@ -121,7 +123,7 @@ func (a *Shared) histories(c *cobra.Command, store *exports.Store, where, worksp
 
 func (a *Shared) historiesText(p *page, h histories, verify bool) {
 	if !h.ClosedAt.IsZero() {
-		p.linef("Workspace %s was closed %s.", h.Workspace, a.moment(h.ClosedAt))
+		p.linef("Workspace %s was closed %s%s.", h.Workspace, a.moment(h.ClosedAt), map[bool]string{true: "; it was abandoned, so its box may still exist and cost money"}[h.Abandoned])
 	}
 	if len(h.Conversations) == 0 {
 		p.linef("No conversation was exported.")

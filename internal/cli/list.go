@@ -112,6 +112,7 @@ func states() []box.State {
 		box.StateUnknown, box.StateCreating, box.StateCreateFailed, box.StateStarting, box.StateRunning, box.StateDraining,
 		box.StateSuspending, box.StateSuspended, box.StateResuming, box.StateMaintenanceWake, box.StateAwaitingConfirm,
 		box.StateUndoWindow, box.StateExporting, box.StateDeleting, box.StateDeleteBlocked, box.StateBoxArchived, box.StateLost,
+		box.StateAbandoned,
 	}
 }
 

@@ -98,6 +98,14 @@ func (a *Shared) statusText(p *page, s box.Status) {
 		}
 		p.linef("The last %s was %s: %s.", what, map[bool]string{true: "accepted", false: "not accepted"}[v.Accepted], strings.TrimSuffix(printable(v.Reason.Text), "."))
 	}
+	if h := s.Hold; h != nil {
+		p.linef("On hold since %s%s%s: nothing is destroyed.", a.moment(h.Since), ifText(", by ", printable(h.By)), ifText(", because ", printable(h.Reason)))
+	}
+	for _, one := range s.Former {
+		if !one.SeenAt.IsZero() {
+			p.linef("The former box %s of epoch %s is there again since %s, %s: nothing touches it, and it costs money.", printable(one.Ref.ID), stringOf(int64(one.Ref.Epoch)), a.moment(one.SeenAt), printable(string(one.Phase)))
+		}
+	}
 	p.failure(a, s.Failure)
 	p.webhooks(a, s)
 	if len(s.Watches) > 0 || len(s.Risks) > 0 {

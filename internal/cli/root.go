@@ -168,10 +168,11 @@ func (a *Shared) boxCommand() *cobra.Command {
 		Long: "Each command speaks to the workflow that owns the workspace, never to the box itself: looking does not keep a box awake.\n\n" + exitCodeHelp,
 	})
 	c.AddCommand(
-		a.createCommand(), a.listCommand(), a.showCommand(), a.whyCommand(), a.watchCommand(),
+		a.createCommand(), a.adoptCommand(), a.listCommand(), a.showCommand(), a.whyCommand(), a.watchCommand(),
 		a.connectCommand(), a.renewCommand(), a.releaseCommand(),
 		a.suspendCommand(), a.resumeCommand(), a.reclaimCommand(), a.exportCommand(),
 		a.deleteCommand(), a.confirmCommand(), a.cancelCommand(),
+		a.restoreCommand(), a.replaceCommand(), a.abandonCommand(), a.holdCommand(),
 		a.policyCommand(), a.keepCommand(), a.freezeCommand(), a.historyCommand(),
 	)
 	return c

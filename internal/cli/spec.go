@@ -49,6 +49,7 @@ type specFlags struct {
 	file                 string
 	provider             string
 	owner, image         string
+	adopt                string
 	env, secrets, labels []string
 	policy               box.Policy
 }
@@ -57,8 +58,14 @@ func (f *specFlags) bind(c *cobra.Command) {
 	flags := c.Flags()
 	flags.StringVar(&f.file, "spec", "", "file with the whole spec as JSON, or - for standard input; no other flag of the spec beside it")
 	flags.StringVar(&f.provider, "provider", "local", "name of a configured provider instance")
-	flags.StringVar(&f.owner, "owner", "", "opaque id of the person or team; it is not encrypted")
 	flags.StringVar(&f.image, "image", "", "the provider's image or template")
+	f.bindOwn(c)
+}
+
+// bindOwn adds the flags that say nothing of where the box is from.
+func (f *specFlags) bindOwn(c *cobra.Command) {
+	flags := c.Flags()
+	flags.StringVar(&f.owner, "owner", "", "opaque id of the person or team; it is not encrypted")
 	flags.StringArrayVar(&f.env, "env", nil, "NAME=VALUE: a setting for the box, never a secret (repeat)")
 	flags.StringArrayVar(&f.secrets, "secret", nil, "NAME=REFERENCE: env:NAME, file:/path or credential:NAME on the worker (repeat)")
 	flags.StringArrayVar(&f.labels, "label", nil, "NAME=VALUE (repeat)")
@@ -71,7 +78,7 @@ func (f *specFlags) build(c *cobra.Command, workspace string) (box.Spec, error) 
 		return f.fromFile(c, workspace)
 	}
 	spec := box.Spec{
-		Version: box.WireVersion, Workspace: workspace, Owner: f.owner, Provider: f.provider, Image: f.image, Policy: f.policy,
+		Version: box.WireVersion, Workspace: workspace, Owner: f.owner, Provider: f.provider, Image: f.image, Policy: f.policy, Adopt: f.adopt,
 	}
 	var err error
 	if spec.Env, err = pairs("env", f.env); err != nil {

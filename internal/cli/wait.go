@@ -26,19 +26,19 @@ type goal struct {
 func runningGoal() goal {
 	return goal{
 		name: "running", good: []box.State{box.StateRunning},
-		never: []box.State{box.StateCreateFailed, box.StateLost, box.StateDeleting, box.StateBoxArchived, box.StateDeleteBlocked},
+		never: []box.State{box.StateCreateFailed, box.StateLost, box.StateDeleting, box.StateBoxArchived, box.StateDeleteBlocked, box.StateAbandoned},
 	}
 }
 
 func suspendedGoal() goal {
 	return goal{
 		name: "suspended", good: []box.State{box.StateSuspended, box.StateAwaitingConfirm, box.StateUndoWindow},
-		never: []box.State{box.StateCreateFailed, box.StateLost, box.StateDeleting, box.StateBoxArchived, box.StateDeleteBlocked},
+		never: []box.State{box.StateCreateFailed, box.StateLost, box.StateDeleting, box.StateBoxArchived, box.StateDeleteBlocked, box.StateAbandoned},
 	}
 }
 
 func archivedGoal() goal {
-	return goal{name: "box-archived", good: []box.State{box.StateBoxArchived}, never: []box.State{box.StateDeleteBlocked, box.StateLost}}
+	return goal{name: "box-archived", good: []box.State{box.StateBoxArchived}, never: []box.State{box.StateDeleteBlocked, box.StateLost, box.StateAbandoned}}
 }
 
 // wait asks for the status, less and less often, until the goal is reached. The

@@ -66,7 +66,7 @@ func (s *session) follow(ctx context.Context, workspace string, every time.Durat
 				}
 				newest = t
 			}
-			if why.State == box.StateBoxArchived {
+			if why.State == box.StateBoxArchived || why.State == box.StateAbandoned {
 				return nil
 			}
 		}

@@ -289,7 +289,7 @@ func (n *node) tell(ctx context.Context, out io.Writer, workspace string) {
 					_, _ = fmt.Fprintln(out, line(workspace, t))
 				}
 			}
-			if why.State == box.StateBoxArchived {
+			if why.State == box.StateBoxArchived || why.State == box.StateAbandoned {
 				_, _ = fmt.Fprintf(out, "%s: closed; read it with \"boxkeeperd box history %s\"\n", workspace, workspace)
 				return
 			}

@@ -48,6 +48,10 @@ func Updates() []Update {
 		{box.UpdateSetPolicy, reflect.TypeFor[box.SetPolicyAsk](), reflect.TypeFor[box.SetPolicyAnswer]()},
 		{box.UpdateKeep, reflect.TypeFor[box.SwitchAsk](), action},
 		{box.UpdateFreeze, reflect.TypeFor[box.SwitchAsk](), action},
+		{box.UpdateAdopt, reflect.TypeFor[box.AdoptAsk](), action},
+		{box.UpdateRestore, plain, action},
+		{box.UpdateReplace, plain, action},
+		{box.UpdateAbandon, reflect.TypeFor[box.AbandonAsk](), action},
 		{box.UpdateRequestDelete, reflect.TypeFor[box.RequestDeleteAsk](), reflect.TypeFor[box.Loss]()},
 	}
 }
@@ -61,6 +65,7 @@ func Signals() []Signal {
 		{box.SignalRenew, reflect.TypeFor[box.RenewRequest]()},
 		{box.SignalActivity, reflect.TypeFor[box.ActivitySignal]()},
 		{box.SignalObserved, reflect.TypeFor[box.ObservedSignal]()},
+		{box.SignalHold, reflect.TypeFor[box.HoldSignal]()},
 	}
 }
 

@@ -24,6 +24,7 @@ func MarkdownTable(rows []box.Capabilities) string {
 		{"history can be read only while it runs", func(c box.Capabilities) string { return c.ExportNeedsRunning.String() }},
 		{"a step that a newer one overtook is refused", func(c box.Capabilities) string { return c.Fence.String() }},
 		{"it has an idle timer of its own", func(c box.Capabilities) string { return c.NativeIdle.String() }},
+		{"a box that is there can be taken over", func(c box.Capabilities) string { return c.Adopt.String() }},
 		{"that timer can be set again", func(c box.Capabilities) string { return c.NativeAdjust.String() }},
 		{"who acts first on an idle box", func(c box.Capabilities) string { return string(c.Lead) }},
 		{"longest awake time", func(c box.Capabilities) string { return length(box.Duration(c.MaxRun), "no limit") }},

@@ -104,6 +104,23 @@ type Watcher interface {
 	Watch(ctx context.Context, emit func(Listed)) error
 }
 
+// Adopter takes over boxes by the provider's own id. A driver that claims Adopt
+// implements it.
+type Adopter interface {
+	// Adopt reads the box with this id, whoever made it, and answers it under the
+	// ref that all other methods take from then on. It MUST NOT start, wake or
+	// suspend it. It MUST be safe to repeat, also after a lost answer.
+	//
+	// A box that is marked as this installation's and as.Workspace's is answered
+	// as it is, under the epoch of its mark, and nothing is written. One that is
+	// marked as anything else MUST be refused with FailedPrecondition and left
+	// alone. One without any mark, where the provider shows that nobody made it
+	// for a workspace, is marked as as; where that cannot be shown it MUST be
+	// refused with FailedPrecondition. An id that is not there is NotFound, and a
+	// name that is taken AlreadyExists.
+	Adopt(ctx context.Context, id string, as box.Identity) (box.Observation, error)
+}
+
 // Adjuster sets the provider's own timers of a running box again, which also
 // starts them anew. A driver that claims NativeAdjust implements it.
 type Adjuster interface {

@@ -70,6 +70,9 @@ func cases() []testcase {
 		{"delete by four at once", false, testDeleteAtOnce},
 		{"a box that never was is gone", false, testNever},
 		{"nothing wakes a gone box or takes its place", true, testGone},
+		{"adopting a box of ours answers it as it is", false, testAdoptOurs},
+		{"adopting a box that nobody marked makes it ours, once", false, testAdoptStray},
+		{"adopting what is not to be had is refused and touches nothing", false, testAdoptRefused},
 		{"the provider's own timers are as they were told", false, testNative},
 		{"the provider's own timers can be set again, and that wakes nothing", false, testAdjust},
 		{"the list holds our boxes, suspended ones included, and no others", false, testList},
@@ -99,6 +102,9 @@ func testRow(t *testing.T, b *bench) {
 	if _, ok := b.wire.Driver.(driver.Watcher); b.row.Watch == box.Yes && !ok {
 		t.Error("claims Watch and does not implement it")
 	}
+	if _, ok := b.wire.Driver.(driver.Adopter); b.row.Adopt == box.Yes && !ok {
+		t.Error("claims Adopt and does not implement it")
+	}
 }
 
 func testFingerprint(t *testing.T, b *bench) {
@@ -119,7 +125,7 @@ func testFingerprint(t *testing.T, b *bench) {
 }
 
 func testNotClaimed(t *testing.T, b *bench) {
-	if b.row.Suspend == box.Yes && b.row.List == box.Yes && b.row.Watch == box.Yes && b.row.NativeAdjust == box.Yes {
+	if b.row.Suspend == box.Yes && b.row.List == box.Yes && b.row.Watch == box.Yes && b.row.NativeAdjust == box.Yes && b.row.Adopt == box.Yes {
 		t.Log("nothing to check: the driver claims everything")
 		return
 	}
@@ -141,6 +147,9 @@ func testNotClaimed(t *testing.T, b *bench) {
 	}
 	if b.row.List != box.Yes {
 		quiet("list", func() error { _, err := b.list(t.Context()); return err })
+	}
+	if b.row.Adopt != box.Yes {
+		quiet("adopt", func() error { _, err := b.adopt(t.Context(), ref.ID, "claims"); return err })
 	}
 	if b.row.NativeAdjust != box.Yes {
 		quiet("adjust", func() error {

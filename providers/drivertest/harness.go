@@ -13,7 +13,7 @@ import (
 
 // Harness gives the suite one place of a provider: an account, an engine, a
 // directory. Every case has a place of its own. It may also implement
-// [Planter], [Killer], [Life] and [Leftover].
+// [Planter], [Strayer], [Killer], [Life] and [Leftover].
 type Harness interface {
 	// Driver returns a new driver of installation; all drivers of a harness
 	// talk to the same place.
@@ -28,6 +28,12 @@ type Planter interface {
 	Plant(t *testing.T, name string)
 	// Untouched reports whether the planted box is there and as it was.
 	Untouched(t *testing.T, name string) bool
+}
+
+// Strayer makes a box that carries no mark of anybody, and so can be adopted.
+type Strayer interface {
+	// Stray makes the box and returns the provider's own id of it.
+	Stray(t *testing.T) (id string)
 }
 
 // Killer ends a box's processes behind the driver's back and keeps its files.
@@ -133,4 +139,12 @@ func (l *lossy) Watch(ctx context.Context, emit func(driver.Listed)) error {
 		return box.Errorf(box.ClassUnsupported, "not implemented")
 	}
 	return watcher.Watch(ctx, emit)
+}
+
+func (l *lossy) Adopt(ctx context.Context, id string, as box.Identity) (box.Observation, error) {
+	adopter, ok := l.Driver.(driver.Adopter)
+	if !ok {
+		return box.Observation{}, box.Errorf(box.ClassUnsupported, "not implemented")
+	}
+	return l.answer(adopter.Adopt(ctx, id, as))
 }

@@ -23,6 +23,7 @@ type target interface {
 	adjust(ctx context.Context, ref box.Ref, native box.Native) (box.Observation, error)
 	list(ctx context.Context) ([]driver.Listed, error)
 	watch(ctx context.Context, emit func(driver.Listed)) error
+	adopt(ctx context.Context, id, workspace string) (box.Observation, error)
 	class(err error) box.Class
 }
 
@@ -107,6 +108,14 @@ func (b bare) watch(ctx context.Context, emit func(driver.Listed)) error {
 	return watcher.Watch(ctx, emit)
 }
 
+func (b bare) adopt(ctx context.Context, id, workspace string) (box.Observation, error) {
+	adopter, ok := b.driver.(driver.Adopter)
+	if !ok {
+		return box.Observation{}, box.Errorf(box.ClassUnsupported, "not implemented")
+	}
+	return adopter.Adopt(ctx, id, box.Identity{Installation: b.installation, Workspace: workspace, Epoch: 1})
+}
+
 func (b bare) class(err error) box.Class {
 	if err == nil {
 		return ""
@@ -169,6 +178,10 @@ func (p portable) list(ctx context.Context) ([]driver.Listed, error) { return p.
 
 func (p portable) watch(ctx context.Context, emit func(driver.Listed)) error {
 	return p.p.Watch(ctx, emit)
+}
+
+func (p portable) adopt(ctx context.Context, id, workspace string) (box.Observation, error) {
+	return p.p.Adopt(ctx, providers.Claim{ID: id, Workspace: workspace, Epoch: 1, Least: 1})
 }
 
 func (p portable) class(err error) box.Class { return box.ClassOf(err) }

@@ -46,6 +46,7 @@ func DefaultRow() box.Capabilities {
 		ExportNeedsRunning: box.Yes,
 		Fence:              box.Yes,
 		NativeIdle:         box.No,
+		Adopt:              box.Yes,
 		NativeAdjust:       box.No,
 		Lead:               box.LeadOurs,
 		SuspendProof:       "the fake's own state",

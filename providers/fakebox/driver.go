@@ -17,6 +17,7 @@ var (
 	_ driver.Lister   = (*Driver)(nil)
 	_ driver.Watcher  = (*Driver)(nil)
 	_ driver.Adjuster = (*Driver)(nil)
+	_ driver.Adopter  = (*Driver)(nil)
 )
 
 // Driver is one installation's view of a [Cloud].

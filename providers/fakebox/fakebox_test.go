@@ -27,6 +27,7 @@ func (h harness) Driver(_ *testing.T, installation string) driver.Driver {
 
 func (h harness) Row() box.Capabilities                { return h.row }
 func (h harness) Plant(_ *testing.T, name string)      { h.cloud.Plant(name) }
+func (h harness) Stray(*testing.T) string              { h.cloud.Plant("stray"); return h.cloud.ID("stray") }
 func (h harness) Kill(_ *testing.T, ref box.Ref)       { h.cloud.Kill(ref.Name, "killed") }
 func (h harness) statement(n string) fakebox.Statement { s, _ := h.cloud.Statement(n); return s }
 

@@ -22,6 +22,7 @@ const (
 	OpDelete      Op = "delete"
 	OpEndpoint    Op = "endpoint"
 	OpList        Op = "list"
+	OpAdopt       Op = "adopt"
 )
 
 // Fault makes calls of one method go wrong. Exactly one of the effects is used,

@@ -82,7 +82,7 @@ func (r *rig) Row() box.Capabilities {
 	row := box.Capabilities{
 		Driver: "local", Suspend: box.Yes, MemoryKept: box.No, SameIdentity: box.Yes,
 		URLStable: box.No, KeyStable: box.Yes, LookingIsUse: box.No, List: box.Yes, Watch: box.Yes,
-		ExportNeedsRunning: box.Yes, Fence: box.Yes, NativeIdle: box.No, NativeAdjust: box.No, Lead: box.LeadOurs,
+		ExportNeedsRunning: box.Yes, Fence: box.Yes, NativeIdle: box.No, NativeAdjust: box.No, Adopt: box.Yes, Lead: box.LeadOurs,
 		ResumeWait:   box.Span(time.Minute),
 		SuspendProof: "no process of the box left, its directory there",
 		DeleteProof:  "directory and processes gone, on the same machine and engine id",
@@ -118,6 +118,12 @@ func (r *rig) Untouched(t *testing.T, name string) bool {
 	}
 	raw, err := os.ReadFile(filepath.Join(r.box(name), "theirs"))
 	return err == nil && string(raw) == "precious"
+}
+
+func (r *rig) Stray(t *testing.T) string {
+	t.Helper()
+	r.Plant(t, "an-old-session")
+	return "an-old-session"
 }
 
 func (r *rig) Kill(t *testing.T, ref box.Ref) {

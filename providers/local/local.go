@@ -18,6 +18,7 @@ var (
 	_ driver.Driver  = (*Driver)(nil)
 	_ driver.Lister  = (*Driver)(nil)
 	_ driver.Watcher = (*Driver)(nil)
+	_ driver.Adopter = (*Driver)(nil)
 )
 
 // SuspendKind is what suspending a box means.
@@ -131,6 +132,7 @@ func Row(opts Options) box.Capabilities {
 		ExportNeedsRunning: box.Yes,
 		Fence:              box.Yes,
 		NativeIdle:         box.No,
+		Adopt:              box.Yes,
 		NativeAdjust:       box.No,
 		Lead:               box.LeadOurs,
 		ResumeWait:         box.Span(opts.StartTimeout),

@@ -41,8 +41,10 @@ type record struct {
 	Made bool `json:"made,omitzero"`
 	// Process is boxd; nil before the first start, and between the intent to
 	// start and the start.
-	Process     *process  `json:"process,omitzero"`
-	Started     bool      `json:"started,omitzero"` // it ran once
+	Process *process `json:"process,omitzero"`
+	Started bool     `json:"started,omitzero"` // it ran once
+	// AdoptedFrom is the name of the directory that became this box's.
+	AdoptedFrom string    `json:"adopted_from,omitzero"`
 	CreatedAt   time.Time `json:"created_at"`
 	StartedAt   time.Time `json:"started_at,omitzero"`
 	SuspendedAt time.Time `json:"suspended_at,omitzero"`

@@ -17,6 +17,10 @@ export const updates = {
   setPolicy: 'set-policy',
   keep: 'keep',
   freeze: 'freeze',
+  adopt: 'adopt',
+  restore: 'restore',
+  replace: 'replace',
+  abandon: 'abandon',
   requestDelete: 'request-delete',
 } as const;
 
@@ -32,6 +36,10 @@ export interface Updates {
   'set-policy': { request: SetPolicyAsk; answer: SetPolicyAnswer };
   'keep': { request: SwitchAsk; answer: ActionAnswer };
   'freeze': { request: SwitchAsk; answer: ActionAnswer };
+  'adopt': { request: AdoptAsk; answer: ActionAnswer };
+  'restore': { request: Request; answer: ActionAnswer };
+  'replace': { request: Request; answer: ActionAnswer };
+  'abandon': { request: AbandonAsk; answer: ActionAnswer };
   'request-delete': { request: RequestDeleteAsk; answer: Loss };
 }
 
@@ -42,6 +50,7 @@ export const signals = {
   renew: 'renew',
   activity: 'activity',
   observed: 'observed',
+  hold: 'hold',
 } as const;
 
 /** What each signal carries. */
@@ -52,6 +61,7 @@ export interface Signals {
   'renew': RenewRequest;
   'activity': ActivitySignal;
   'observed': ObservedSignal;
+  'hold': HoldSignal;
 }
 
 export const queries = {
@@ -80,11 +90,11 @@ export const vocabulary = {
   Lead: ['ours', 'provider'],
   Tri: ['unknown', 'yes', 'no'],
   HolderKind: ['connection', 'operation'],
-  State: ['unknown', 'creating', 'create-failed', 'starting', 'running', 'draining', 'suspending', 'suspended', 'resuming', 'maintenance-wake', 'awaiting-confirmation', 'undo-window', 'exporting', 'deleting', 'delete-blocked', 'box-archived', 'lost'],
+  State: ['unknown', 'creating', 'create-failed', 'starting', 'running', 'draining', 'suspending', 'suspended', 'resuming', 'maintenance-wake', 'awaiting-confirmation', 'undo-window', 'exporting', 'deleting', 'delete-blocked', 'box-archived', 'lost', 'abandoned'],
   Tier: ['caches', 'dependencies', 'runtime'],
   Phase: ['unknown', 'starting', 'running', 'suspended', 'failed', 'gone'],
-  ReasonCode: ['requested', 'created', 'ready', 'idle', 'wall', 'user-arrived', 'still-in-use', 'held', 'quiet', 'paused-ttl', 'notice-due', 'confirmed', 'policy', 'cancelled', 'undo-over', 'stale-export', 'exported', 'deleted', 'ended-by-itself', 'seen-at-provider', 'gone-at-provider', 'failed', 'refused', 'kept', 'frozen', 'nothing-due', 'history-changed', 'without-history', 'unreachable', 'policy-changed', 'awaiting-answer', 'export-impossible'],
-  StepKind: ['wait', 'finish', 'create', 'await-ready', 'observe', 'scan', 'quiesce', 'undrain', 'reclaim', 'export', 'suspend', 'resume', 'notify', 'adjust', 'verify-export', 'delete'],
+  ReasonCode: ['requested', 'created', 'ready', 'idle', 'wall', 'user-arrived', 'still-in-use', 'held', 'quiet', 'paused-ttl', 'notice-due', 'confirmed', 'policy', 'cancelled', 'undo-over', 'stale-export', 'exported', 'deleted', 'ended-by-itself', 'seen-at-provider', 'gone-at-provider', 'failed', 'refused', 'kept', 'frozen', 'nothing-due', 'history-changed', 'without-history', 'unreachable', 'policy-changed', 'awaiting-answer', 'export-impossible', 'adopted', 'replaced', 'restored', 'seen-again', 'abandoned', 'on-hold'],
+  StepKind: ['wait', 'finish', 'create', 'await-ready', 'observe', 'scan', 'quiesce', 'undrain', 'reclaim', 'export', 'suspend', 'resume', 'notify', 'adjust', 'verify-export', 'delete', 'adopt', 'restore', 'abandon'],
   Class: ['Unknown', 'NotFound', 'AlreadyExists', 'Invalid', 'FailedPrecondition', 'Conflict', 'Unauthorized', 'Exhausted', 'Unavailable', 'Unsupported', 'Canceled', 'DeadlineExceeded', 'Internal'],
 } as const;
 
@@ -135,6 +145,7 @@ export type HolderKind = 'connection' | 'operation';
  * - delete-blocked: a deletion was agreed, but its export cannot be had
  * - box-archived: destroyed; the history stays readable; final
  * - lost: gone without us; a person must decide
+ * - abandoned: nobody watches it; the box may still exist and cost money; final
  */
 export type State =
   | 'unknown'
@@ -153,7 +164,8 @@ export type State =
   | 'deleting'
   | 'delete-blocked'
   | 'box-archived'
-  | 'lost';
+  | 'lost'
+  | 'abandoned';
 /**
  * Tier is how deep a reclaim pass goes; each includes the ones before it.
  * - caches: rebuilt by their tools on demand
@@ -201,6 +213,12 @@ export type Phase = 'unknown' | 'starting' | 'running' | 'suspended' | 'failed' 
  * - policy-changed: the policy was changed
  * - awaiting-answer: waits for a person
  * - export-impossible: no export can be had; the box is kept
+ * - adopted: a box that was there was taken over
+ * - replaced: a person wants a new, empty box
+ * - restored: a new box has the exported history, read back
+ * - seen-again: a former box was seen at the provider
+ * - abandoned: an operator ended the watch
+ * - on-hold: a hold stops what destroys
  */
 export type ReasonCode =
   | 'requested'
@@ -234,7 +252,13 @@ export type ReasonCode =
   | 'unreachable'
   | 'policy-changed'
   | 'awaiting-answer'
-  | 'export-impossible';
+  | 'export-impossible'
+  | 'adopted'
+  | 'replaced'
+  | 'restored'
+  | 'seen-again'
+  | 'abandoned'
+  | 'on-hold';
 /**
  * StepKind is one thing that the workflow does next. Persisted in failures.
  * - create: make it, and wait until it answers
@@ -251,6 +275,9 @@ export type ReasonCode =
  * - adjust: set the provider's own timers
  * - verify-export: read the export back before a deletion
  * - delete: destroy it, with proof
+ * - adopt: take over a box that is there
+ * - restore: put an exported history into a new box, read back
+ * - abandon: record for ever that nobody watches the box
  */
 export type StepKind =
   | 'wait'
@@ -268,7 +295,10 @@ export type StepKind =
   | 'notify'
   | 'adjust'
   | 'verify-export'
-  | 'delete';
+  | 'delete'
+  | 'adopt'
+  | 'restore'
+  | 'abandon';
 /**
  * Class says what kind of failure an error is, and so what a caller does about it. Act on the class, never on the text. Persisted: values never change meaning.
  * - Unknown: look again before doing anything; never destroy on it
@@ -344,6 +374,10 @@ export interface Spec {
     [k: string]: string | undefined;
   };
   policy?: Policy;
+  /**
+   * adopt is the provider's own id of a box that is there and is taken over: a start with it never creates one.
+   */
+  adopt?: string;
 }
 /**
  * Policy is how long things may last. A zero field takes the default.
@@ -444,6 +478,10 @@ export interface Capabilities {
    * native_idle says whether the provider has an idle timer of its own that suspends a box and keeps its files, and that we set at creation. A timer that can only destroy is none.
    */
   native_idle: Tri;
+  /**
+   * adopt says whether a box that we did not make can be taken over by its id.
+   */
+  adopt: Tri;
   /**
    * native_adjust says whether that timer can be set again while the box runs, which also starts it anew.
    */
@@ -720,6 +758,44 @@ export interface SwitchAsk {
   on: boolean;
 }
 /**
+ * AdoptAsk takes over a box that is there.
+ */
+export interface AdoptAsk {
+  /**
+   * request_id makes the update idempotent: a repeated id gets the first answer, also after the workflow continued as new. 1 to 128 printable characters.
+   */
+  request_id: string;
+  /**
+   * by is an opaque id of who asks.
+   */
+  by?: string;
+  /**
+   * box_id is the provider's own id of the box.
+   */
+  box_id: string;
+}
+/**
+ * AbandonAsk ends the watch over a box that cannot be had any more.
+ */
+export interface AbandonAsk {
+  /**
+   * request_id makes the update idempotent: a repeated id gets the first answer, also after the workflow continued as new. 1 to 128 printable characters.
+   */
+  request_id: string;
+  /**
+   * by is an opaque id of who asks.
+   */
+  by?: string;
+  /**
+   * reason is one sentence, kept for ever. Required.
+   */
+  reason: string;
+  /**
+   * force abandons a box that is within reach: it goes on costing money.
+   */
+  force?: boolean;
+}
+/**
  * RequestDeleteAsk asks what a deletion would lose.
  */
 export interface RequestDeleteAsk {
@@ -814,6 +890,10 @@ export interface ActivitySignal {
    * operations that hold it no longer
    */
   ended?: string[];
+  /**
+   * epoch says which box was used; of another one than the present it is nothing. Zero means the present one.
+   */
+  epoch?: number;
 }
 /**
  * ObservedSignal is what a watcher or a reconcile pass saw at the provider.
@@ -875,6 +955,17 @@ export interface Native {
    * idle is the provider's idle timer: it suspends the box and keeps its files.
    */
   idle?: Duration;
+}
+/**
+ * HoldSignal stops every destructive step of the box, or lets them go on.
+ */
+export interface HoldSignal {
+  on: boolean;
+  by?: string;
+  /**
+   * for people; at most 256 characters
+   */
+  reason?: string;
 }
 /**
  * Status is the answer of the status query: what a person needs to know now.
@@ -974,6 +1065,14 @@ export interface Status {
    * what the provider said last
    */
   last_seen?: Sighting;
+  /**
+   * nothing is destroyed while it is on
+   */
+  hold?: Hold;
+  /**
+   * boxes of earlier epochs, which nothing touches
+   */
+  former?: Former[];
   /**
    * in force, defaults filled in
    */
@@ -1107,6 +1206,29 @@ export interface Sighting {
    * told_by is the id of the last signal from outside that differed from what should be, and so made us look.
    */
   told_by?: string;
+}
+/**
+ * Hold stops every destructive step, whatever was agreed, until it is lifted. Exports, notices and suspends go on.
+ */
+export interface Hold {
+  by?: string;
+  reason?: string;
+  since: string;
+}
+/**
+ * Former is a box that the workspace had in an earlier epoch. It is never touched: when it is seen again, that is reported.
+ */
+export interface Former {
+  ref: Ref;
+  /**
+   * left is when the next epoch began.
+   */
+  left: string;
+  /**
+   * seen_at is when it was first seen there again, zero while it is not.
+   */
+  seen_at?: string;
+  phase?: Phase;
 }
 /**
  * Watch is one deadline of a box and who keeps it.

@@ -1,0 +1,98 @@
+package activities
+
+import (
+	"context"
+
+	"github.com/openhands/boxkeeper/box"
+	"github.com/openhands/boxkeeper/exports"
+	"github.com/openhands/boxkeeper/providers"
+)
+
+// AdoptInput is what Adopt needs.
+type AdoptInput struct {
+	Spec box.Spec `json:"spec"`
+	// BoxID is the provider's own id of the box.
+	BoxID string `json:"box_id"`
+	// Epoch is what a box gets that carries no mark; Least is the lowest that one
+	// of ours may have.
+	Epoch int    `json:"epoch"`
+	Least int    `json:"least"`
+	Step  string `json:"step"`
+	// WorkflowID is the id of the workflow that asks.
+	WorkflowID string `json:"workflow_id"`
+}
+
+// adopted is the ledger's record of an adoption.
+type adopted struct {
+	Spec        box.Spec        `json:"spec"`
+	BoxID       string          `json:"box_id"`
+	Observation box.Observation `json:"observation,omitzero"`
+}
+
+// Adopt takes over a box that is there, and waits until it answers when it is
+// awake. It is recorded before the provider is asked, wakes nothing, creates
+// nothing, and may be repeated. FailedPrecondition: the box is another's, or the
+// workspace is closed; it was left alone.
+func (b *Boxes) Adopt(ctx context.Context, in AdoptInput) (box.Outcome, error) {
+	return b.run(ctx, box.StepAdopt, func(ctx context.Context) (box.Outcome, error) {
+		if in.WorkflowID != box.WorkflowID(in.Spec.Workspace) {
+			return box.Outcome{}, box.Invalidf("workspace", "the workflow id must be %q, it is %q", box.WorkflowID(in.Spec.Workspace), in.WorkflowID)
+		}
+		row := b.Provider.Capabilities()
+		if _, err := box.Plan(in.Spec.Policy, row); err != nil {
+			return box.Outcome{}, err
+		}
+		t := Target{Workspace: in.Spec.Workspace, Ref: box.Ref{Epoch: in.Epoch}, Step: in.Step}
+		if err := b.record(ctx, t, exports.KindAdoptIntent, adopted{Spec: in.Spec, BoxID: in.BoxID}); err != nil {
+			return box.Outcome{}, unlessDefinite(err)
+		}
+		if err := fenced(ctx); err != nil {
+			return box.Outcome{}, notBegun{err}
+		}
+		seen, err := b.Provider.Adopt(fence(ctx, ctx), providers.Claim{ID: in.BoxID, Workspace: in.Spec.Workspace, Epoch: in.Epoch, Least: in.Least})
+		if err != nil {
+			return box.Outcome{}, err
+		}
+		t.Ref = seen.Ref
+		if err := b.record(ctx, t, exports.KindAdopted, adopted{Spec: in.Spec, BoxID: in.BoxID, Observation: seen}); err != nil {
+			return box.Outcome{}, err
+		}
+		out := box.Outcome{Observation: seen, Capabilities: &row}
+		if awake(seen.Phase) {
+			out.Ready, err = b.awaitReady(ctx, seen.Ref)
+		}
+		return out, err
+	})
+}
+
+// unlessDefinite marks an error from before the provider was asked, except one
+// that the same call cannot get past.
+func unlessDefinite(err error) error {
+	if box.ClassOf(err).Retryable() {
+		return notBegun{err}
+	}
+	return err
+}
+
+// AbandonInput is what Abandon needs.
+type AbandonInput struct {
+	Target
+	Epoch       int             `json:"epoch"`
+	Abandonment box.Abandonment `json:"abandonment"`
+}
+
+// abandoned is the ledger's last word on a workspace whose box may still exist.
+type abandoned struct {
+	Ref         box.Ref         `json:"ref,omitzero"`
+	Abandonment box.Abandonment `json:"abandonment"`
+}
+
+// Abandon records for ever that nobody watches the box any more. It asks
+// nothing of the provider, and may be repeated.
+func (b *Boxes) Abandon(ctx context.Context, in AbandonInput) (box.Outcome, error) {
+	return b.run(ctx, box.StepAbandon, func(ctx context.Context) (box.Outcome, error) {
+		last := abandoned{Ref: in.Ref, Abandonment: in.Abandonment}
+		in.Ref.Epoch = max(in.Epoch, 1)
+		return box.Outcome{}, b.record(ctx, in.Target, exports.KindAbandoned, last)
+	})
+}
