@@ -41,7 +41,7 @@ func (f *Facts) leave(to int, now time.Time) {
 		f.voidDeletion(Reason{ReasonReplaced, fmt.Sprintf("it was about the box of epoch %d", f.Epoch)}, now)
 	}
 	f.Epoch, f.Epochs = to, max(to, f.Epochs)
-	f.Ref, f.Observed, f.ObservedAt = Ref{}, Observation{}, time.Time{}
+	f.Ref, f.Observed, f.ObservedAt, f.ToldBy = Ref{}, Observation{}, time.Time{}, ""
 	f.LastUse, f.AwakeSince, f.IdleFloor, f.WallFloor = time.Time{}, time.Time{}, time.Time{}, time.Time{}
 	f.Native, f.NativeAt, f.NativeStuck, f.TurnEnded = Native{}, time.Time{}, Native{}, time.Time{}
 	f.SuspendedAt = time.Time{}
