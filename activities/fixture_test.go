@@ -84,7 +84,7 @@ func newRigAt(t *testing.T, url string, row ...func(*box.Capabilities)) *rig {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { _ = r.store.Close() })
-	r.boxes = &activities.Boxes{Provider: provider, Store: r.store, Notify: activities.LogNotifier{}, Secret: resolve, Steps: r.steps}
+	r.boxes = &activities.Boxes{Provider: provider, Store: r.store, Notify: notifier{}, Secret: resolve, Steps: r.steps}
 	return r
 }
 

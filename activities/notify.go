@@ -2,44 +2,27 @@ package activities
 
 import (
 	"context"
-	"time"
-
-	"go.temporal.io/sdk/activity"
 
 	"github.com/openhands/boxkeeper/box"
 )
 
-// Notice is what people are told. It is sent at least once; ID is the same at
-// every repeat.
-type Notice struct {
-	ID        string    `json:"id"`
-	Workspace string    `json:"workspace"`
-	Owner     string    `json:"owner,omitzero"`
-	State     box.State `json:"state"`
-	Text      string    `json:"text"`
-	// Due is the armed deadline that the notice is about; zero for a reminder.
-	Due time.Time `json:"due,omitzero"`
-}
-
-// Notifier carries notices to people. A returned error means that it is tried
-// again.
+// Notifier carries notices and lifecycle events to people and programs.
 type Notifier interface {
-	Notify(ctx context.Context, n Notice) error
+	// Listeners are who is told of events. None costs nothing: no activity runs
+	// for an event.
+	Listeners() []box.Listener
+	// Deliver sends a posting and may be repeated: ids stay the same. For a
+	// posting with receivers it answers how far each came, and fails only when it
+	// is cut off. One without goes to everyone who takes it, and fails when
+	// nobody took it.
+	Deliver(ctx context.Context, p box.Posting) ([]box.Delivery, error)
 }
 
-// SendNotice tells people what is armed.
-func (b *Boxes) SendNotice(ctx context.Context, in Notice) (box.Outcome, error) {
+// SendNotice sends a notice or a batch of lifecycle events. It may be repeated:
+// ids stay the same. Unavailable: nobody took the notice, try again.
+func (b *Boxes) SendNotice(ctx context.Context, in box.Posting) (box.Outcome, error) {
 	return b.run(ctx, box.StepNotify, func(ctx context.Context) (box.Outcome, error) {
-		return box.Outcome{}, b.Notify.Notify(ctx, in)
+		deliveries, err := b.Notify.Deliver(ctx, in)
+		return box.Outcome{Deliveries: deliveries}, err
 	})
-}
-
-// LogNotifier writes notices to the worker's log, which is the sink of an
-// installation that configured no other.
-type LogNotifier struct{}
-
-// Notify writes one line.
-func (LogNotifier) Notify(ctx context.Context, n Notice) error {
-	activity.GetLogger(ctx).Info("notice", "notice_id", n.ID, "workspace", n.Workspace, "owner", n.Owner, "state", n.State, "text", n.Text, "due", n.Due)
-	return nil
 }

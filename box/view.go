@@ -39,6 +39,8 @@ type Status struct {
 	Policy         Policy        `json:"policy"`                     // in force, defaults filled in
 	Watches        []Watch       `json:"watches,omitzero"`           // who keeps which deadline
 	Risks          []string      `json:"risks,omitzero"`             // what nobody keeps
+	Webhooks       []WebhookView `json:"webhooks,omitzero"`          // who is told, and whether that works
+	NoticesUntold  int           `json:"notices_untold,omitzero"`    // notices that reached nobody
 }
 
 // Why is the answer of the why query: why it is as it is, what comes next and
@@ -99,6 +101,7 @@ func (f *Facts) StatusAt(now time.Time) Status {
 		Holders: slices.Clone(f.Holders), SuspendedSince: f.SuspendedSince,
 		Export: f.Receipt, ExportCovers: f.covered(), Reclaimed: f.Reclaimed,
 		Deletion: f.Deletion, Confirmation: f.Confirmation, Failure: f.Failure, Ref: f.Ref, Policy: f.Policy,
+		Webhooks: f.Outbox.webhooks(), NoticesUntold: f.Outbox.Untold,
 	}
 	if f.awake() && !f.LastUse.IsZero() {
 		s.IdleFor = age(now, f.LastUse)
@@ -177,5 +180,5 @@ func (f *Facts) NeedsAttention() bool {
 	case StateCreating, StateStarting, StateRunning, StateDraining, StateSuspending, StateSuspended, StateResuming,
 		StateMaintenanceWake, StateAwaitingConfirm, StateUndoWindow, StateExporting, StateDeleting, StateBoxArchived:
 	}
-	return f.Failure != nil && f.Failure.Count >= 5
+	return f.Failure != nil && f.Failure.Count >= attentionTries
 }

@@ -47,6 +47,15 @@ func wholeLife(t *testing.T, cadence int) *play {
 	t.Helper()
 	p := newPlay(t)
 	p.cadence = cadence
+	playWholeLife(p)
+	if err := p.run(); err != nil {
+		t.Fatalf("the workflow ended with %v", err)
+	}
+	return p
+}
+
+func playWholeLife(p *play) {
+	t := p.t
 	p.update(minute, box.UpdateConnect, box.ConnectRequest{Request: id("c1"), HolderID: "tab"}, nil)
 	p.at(minute+time.Second, func(env *testsuite.TestWorkflowEnvironment) { p.box.events, p.box.lastUse = 3, env.Now() })
 	p.signal(2*minute, box.SignalRelease, box.ReleaseRequest{HolderID: "tab"})
@@ -67,10 +76,6 @@ func wholeLife(t *testing.T, cadence int) *play {
 	p.at(35*day+minute, func(env *testsuite.TestWorkflowEnvironment) {
 		env.SignalWorkflow(box.SignalConfirmDelete, box.ConfirmDelete{Token: token, By: "ana"})
 	})
-	if err := p.run(); err != nil {
-		t.Fatalf("the workflow ended with %v", err)
-	}
-	return p
 }
 
 func wantLife() []box.StepKind {

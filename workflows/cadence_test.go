@@ -170,8 +170,9 @@ func told(t *testing.T, s tale, cadence int) (record []string, runs int) {
 	add("ended with an error: %v", err != nil)
 	add("steps %v", p.box.log)
 	for _, n := range p.box.notices {
-		due := at(n.Due)
-		add("notice in %s, due %s", n.State, due)
+		for _, e := range n.Events {
+			add("%s in %s, due %s", e.Kind, e.State, at(e.Due))
+		}
 	}
 	add("phase %s after %d creates, %d cancelled", p.box.phase, p.box.creates, p.box.cancelled)
 	return record, p.runs

@@ -9,6 +9,7 @@ import (
 
 	"go.temporal.io/sdk/activity"
 	"go.temporal.io/sdk/converter"
+	"go.temporal.io/sdk/interceptor"
 	"go.temporal.io/sdk/temporal"
 	"go.temporal.io/sdk/testsuite"
 	"go.temporal.io/sdk/worker"
@@ -25,7 +26,7 @@ type fakeBoxes struct {
 	mu       sync.Mutex
 	now      func() time.Time
 	log      []box.StepKind
-	notices  []activities.Notice
+	notices  []box.Posting
 	phase    box.Phase
 	creates  int
 	events   int
@@ -40,6 +41,10 @@ type fakeBoxes struct {
 
 	cancelled int
 	released  chan struct{}
+
+	listeners []box.Listener
+	posts     []box.Posting // of lifecycle events
+	refuse    func(receiver string, e box.Event) bool
 }
 
 func newFakeBoxes() *fakeBoxes {
@@ -164,7 +169,10 @@ func (b *fakeBoxes) Resume(ctx context.Context, in activities.ResumeInput) (box.
 	return box.Outcome{Observation: b.seen(), Ready: true}, nil
 }
 
-func (b *fakeBoxes) SendNotice(ctx context.Context, in activities.Notice) (box.Outcome, error) {
+func (b *fakeBoxes) SendNotice(ctx context.Context, in box.Posting) (box.Outcome, error) {
+	if len(in.To) > 0 {
+		return b.post(in), nil
+	}
 	b.notices = append(b.notices, in)
 	return box.Outcome{}, b.step(ctx, box.StepNotify, false)
 }
@@ -195,6 +203,7 @@ type play struct {
 	spec    box.Spec
 	cadence int // turns per run; zero for the engine's own suggestion
 	moves   []move
+	prepare func(*testsuite.TestWorkflowEnvironment) // of each run
 	runs    int
 	start   time.Time
 	err     error
@@ -268,13 +277,16 @@ func (p *play) run() error {
 		env := suite.NewTestWorkflowEnvironment()
 		env.SetStartTime(now)
 		env.SetTestTimeout(time.Minute)
-		env.SetWorkerOptions(worker.Options{DeadlockDetectionTimeout: 30 * time.Second})
+		env.SetWorkerOptions(worker.Options{DeadlockDetectionTimeout: 30 * time.Second, Interceptors: []interceptor.WorkerInterceptor{&tellsWhoListens{who: p.box.listeners}}})
 		env.SetStartWorkflowOptions(startOptions(p.spec.Workspace))
 		env.RegisterWorkflowWithOptions(workflows.Box, workflow.RegisterOptions{Name: box.WorkflowType})
 		if p.acts == nil {
 			p.acts = p.box
 		}
 		env.RegisterActivity(p.acts)
+		if p.prepare != nil {
+			p.prepare(env)
+		}
 		env.SetOnActivityCanceledListener(func(*activity.Info) {
 			p.box.cancelled++
 			close(p.box.released)

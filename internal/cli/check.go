@@ -21,6 +21,7 @@ import (
 	"github.com/openhands/boxkeeper/box"
 	"github.com/openhands/boxkeeper/exports"
 	"github.com/openhands/boxkeeper/internal/config"
+	"github.com/openhands/boxkeeper/internal/notices"
 	"github.com/openhands/boxkeeper/workers"
 )
 
@@ -63,9 +64,9 @@ func (c *checks) fail(what string, err error) {
 func (a *Shared) checkCommand() *cobra.Command {
 	var ask asking
 	c := &cobra.Command{
-		Use: "check", GroupID: groupRun, Short: "Check Temporal, workers, the export store, providers, keys and clocks", Args: args("nothing", 0, 0),
+		Use: "check", GroupID: groupRun, Short: "Check Temporal, workers, the export store, providers, webhooks, keys and clocks", Args: args("nothing", 0, 0),
 		Long: "Looks at everything that a worker needs from this machine, and whether the workers that are up are of this machine's installation. " +
-			"It makes nothing: to an export store that is there it writes one probe and takes it away again. The exit code is that of the first failure.",
+			"It makes nothing: to an export store that is there it writes one probe and takes it away again, and it sends each webhook one event of type " + notices.TypePing + ". The exit code is that of the first failure.",
 	}
 	ask.bindTimeout(c, "1m")
 	c.RunE = func(c *cobra.Command, _ []string) error {
@@ -81,6 +82,7 @@ func (a *Shared) checkCommand() *cobra.Command {
 		a.checkStore(ctx, cfg, &out)
 		a.checkInstallation(cfg, &out)
 		a.checkProviders(ctx, cfg, &out)
+		a.checkWebhooks(ctx, cfg, &out)
 		out.OK = !slices.ContainsFunc(out.Checks, func(one checked) bool { return one.Result == checkFail })
 		if err := a.show(c, out, func(p *page) { p.checks(out) }); err != nil {
 			return err

@@ -255,7 +255,7 @@ func TestCheckLooksAtEverything(t *testing.T) {
 	assert.Equal(t, 0, code)
 	assert.Equal(t, map[string]string{
 		"configuration": "ok", "temporal": "ok", "namespace": "ok", "search attributes": "ok", "workers": "ok", "workers of local": "warn",
-		"export store": "warn", "installation key": "warn", "providers": "warn",
+		"export store": "warn", "installation key": "warn", "providers": "warn", "notices": "ok",
 	}, results)
 	made, err := os.ReadDir(data)
 	require.NoError(t, err)
