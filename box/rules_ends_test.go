@@ -119,3 +119,63 @@ func TestPlanToTheMoment(t *testing.T) {
 		}
 	})
 }
+
+func TestWhatPeopleRead(t *testing.T) {
+	t.Parallel()
+	t.Run("of a hold that was not there, nothing changes", func(t *testing.T) {
+		t.Parallel()
+		w := awake(t)
+		w.connect("tab")
+		before := w.facts.LastUse
+		w.now = w.now.Add(time.Minute)
+		require.Contains(t, w.facts.Release("other", w.now).Text, "no such hold")
+		require.Equal(t, before, w.facts.LastUse)
+		require.Contains(t, w.facts.Release("tab", w.now).Text, "released")
+		require.Equal(t, w.now, w.facts.LastUse)
+	})
+	t.Run("a person's wish makes an automatic suspend one that nobody cancels, and no other", func(t *testing.T) {
+		t.Parallel()
+		for purpose, want := range map[box.Purpose]box.Purpose{box.PurposeIdle: box.PurposeExplicit, box.PurposeWall: box.PurposeWall, box.PurposeDelete: box.PurposeDelete} {
+			f := at(box.StateDraining)
+			f.Sequence = &box.Sequence{Purpose: purpose}
+			f.Suspend(box.Request{ID: "s", By: "ana"}, noon())
+			require.Equal(t, want, f.Sequence.Purpose)
+		}
+	})
+	t.Run("the idle time of a box that is awake and was used, and of no other", func(t *testing.T) {
+		t.Parallel()
+		now := noon().Add(time.Minute)
+		require.Equal(t, box.Duration(time.Minute), at(box.StateRunning).StatusAt(now).IdleFor)
+		require.Zero(t, at(box.StateSuspended).StatusAt(now).IdleFor)
+		unused := at(box.StateStarting)
+		unused.LastUse = time.Time{}
+		require.Zero(t, unused.StatusAt(now).IdleFor)
+	})
+	t.Run("the age of an export, where there is one", func(t *testing.T) {
+		t.Parallel()
+		f := at(box.StateRunning)
+		require.Zero(t, f.StatusAt(noon().Add(time.Minute)).ExportAge)
+		f.ReceiptAt = noon()
+		require.Equal(t, box.Duration(time.Minute), f.StatusAt(noon().Add(time.Minute)).ExportAge)
+	})
+	t.Run("what an action leads to: a wait shows what it waits for, a step itself", func(t *testing.T) {
+		t.Parallel()
+		require.Equal(t, box.StepNotify, box.Step{Kind: box.StepWait, Then: box.StepNotify}.Upcoming())
+		require.Equal(t, box.StepWait, box.Step{Kind: box.StepWait}.Upcoming())
+		require.Equal(t, box.StepDelete, box.Step{Kind: box.StepDelete, Then: box.StepNotify}.Upcoming())
+	})
+	t.Run("what watches a box, and what nobody does", func(t *testing.T) {
+		t.Parallel()
+		status := at(box.StateRunning).StatusAt(noon())
+		require.NotEmpty(t, status.Watches)
+		require.NotEmpty(t, status.Risks)
+	})
+	t.Run("the fifth failure in a row needs a person", func(t *testing.T) {
+		t.Parallel()
+		f := at(box.StateSuspending)
+		f.Failure = &box.Failure{Step: box.StepSuspend, Count: 4}
+		require.False(t, f.NeedsAttention())
+		f.Failure.Count = 5
+		require.True(t, f.NeedsAttention())
+	})
+}
