@@ -229,10 +229,16 @@ func TestSpecsRefuseWhatCannotBeStored(t *testing.T) {
 		change func(*box.Spec)
 		field  string
 	}{
-		"32 labels":                       {func(s *box.Spec) { s.Labels = many(32) }, ""},
-		"33 labels":                       {func(s *box.Spec) { s.Labels = many(33) }, "labels"},
-		"64 settings":                     {func(s *box.Spec) { s.Env = many(64) }, ""},
-		"65 settings":                     {func(s *box.Spec) { s.Env = many(65) }, "labels"},
+		"32 labels":   {func(s *box.Spec) { s.Labels = many(32) }, ""},
+		"33 labels":   {func(s *box.Spec) { s.Labels = many(33) }, "labels"},
+		"64 settings": {func(s *box.Spec) { s.Env = many(64) }, ""},
+		"65 settings": {func(s *box.Spec) { s.Env = many(65) }, "labels"},
+		"64 secrets": {func(s *box.Spec) {
+			s.Secrets = many(64)
+			for name := range s.Secrets {
+				s.Secrets[name] = "env:X"
+			}
+		}, ""},
 		"65 secrets":                      {func(s *box.Spec) { s.Secrets = many(65) }, "labels"},
 		"a label with a bad name":         {func(s *box.Spec) { s.Labels = map[string]string{"-x": "v"} }, "labels.-x"},
 		"a label of 256 characters":       {func(s *box.Spec) { s.Labels = map[string]string{"x": strings.Repeat("v", 256)} }, ""},
