@@ -2,7 +2,6 @@ package activities
 
 import (
 	"context"
-	"encoding/json"
 	"fmt"
 	"maps"
 	"slices"
@@ -52,6 +51,9 @@ type Target struct {
 	Ref       box.Ref `json:"ref"`
 	// Step is the same at every retry: it names attempts and ledger entries.
 	Step string `json:"step"`
+	// Marks goes into the ledger before the provider is called; set for the steps
+	// that leave marks.
+	Marks *box.Marks `json:"marks,omitzero"`
 }
 
 // CreateInput is what Create needs.
@@ -60,7 +62,8 @@ type CreateInput struct {
 	Epoch int      `json:"epoch"`
 	Step  string   `json:"step"`
 	// WorkflowID is the id of the workflow that asks.
-	WorkflowID string `json:"workflow_id"`
+	WorkflowID string     `json:"workflow_id"`
+	Marks      *box.Marks `json:"marks,omitzero"`
 }
 
 // ResumeInput is what Resume needs: the references to what its processes need.
@@ -154,18 +157,6 @@ func (b *Boxes) awaitReady(ctx context.Context, ref box.Ref) (bool, error) {
 		case <-tick.C:
 		}
 	}
-}
-
-// record appends to the workspace's ledger. The id makes a retry one entry.
-func (b *Boxes) record(ctx context.Context, t Target, kind exports.Kind, data any) error {
-	raw, err := json.Marshal(data)
-	if err != nil {
-		return box.Errorf(box.ClassInternal, "encode a ledger entry: %w", err)
-	}
-	_, err = b.Store.AppendLedger(ctx, t.Workspace, exports.Entry{
-		ID: t.Step + "-" + string(kind), Kind: kind, Epoch: max(t.Ref.Epoch, 1), Data: raw,
-	})
-	return err
 }
 
 // run wraps a step: heartbeats, the count, and the one mapping of errors.

@@ -7,6 +7,7 @@ import (
 	"go.temporal.io/sdk/activity"
 
 	"github.com/openhands/boxkeeper/box"
+	"github.com/openhands/boxkeeper/exports"
 )
 
 // Notice is what people are told. It is sent at least once; ID is the same at
@@ -19,6 +20,9 @@ type Notice struct {
 	Text      string    `json:"text"`
 	// Due is the armed deadline that the notice is about; zero for a reminder.
 	Due time.Time `json:"due,omitzero"`
+	// Ledger is where it is noted that people were told; nil for a reminder. It is
+	// not part of what they are told.
+	Ledger *Target `json:"ledger,omitzero"`
 }
 
 // Notifier carries notices to people. A returned error means that it is tried
@@ -30,7 +34,12 @@ type Notifier interface {
 // SendNotice tells people what is armed.
 func (b *Boxes) SendNotice(ctx context.Context, in Notice) (box.Outcome, error) {
 	return b.run(ctx, box.StepNotify, func(ctx context.Context) (box.Outcome, error) {
-		return box.Outcome{}, b.Notify.Notify(ctx, in)
+		note := in.Ledger
+		in.Ledger = nil
+		if err := b.Notify.Notify(ctx, in); err != nil || note == nil || note.Marks == nil {
+			return box.Outcome{}, err
+		}
+		return box.Outcome{}, b.recordMarks(ctx, *note, note.Marks, exports.KindNoticed, func(m *box.Marks) any { return box.LedgerNote{Due: in.Due, Marks: m} })
 	})
 }
 

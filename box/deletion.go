@@ -150,7 +150,7 @@ func (f *Facts) CancelDelete(s CancelDelete, now time.Time) {
 		return
 	}
 	why := Reason{ReasonCancelled, "taken back by " + orElse(s.By, unnamed)}
-	if d.Committed {
+	if d.Committed || d.Unclear {
 		f.Confirmation = &Confirmation{Token: d.Token, At: now, By: s.By, Accepted: true, Reason: Reason{ReasonRefused, "too late to take back: the box is being deleted"}}
 		return
 	}
@@ -163,6 +163,9 @@ func (f *Facts) voidDeletion(why Reason, now time.Time) {
 	d := f.Deletion
 	f.Deletion = nil
 	f.DeletionCount++
+	if d.Tried { // else a rebuild would take the ledger's intent for an agreed deletion
+		f.Durable++
+	}
 	f.Confirmation = &Confirmation{Token: d.Token, At: now, Reason: why}
 	switch f.State {
 	case StateUndoWindow, StateExporting, StateDeleteBlocked:
@@ -170,6 +173,7 @@ func (f *Facts) voidDeletion(why Reason, now time.Time) {
 		switch {
 		case !f.SuspendedSince.IsZero():
 			f.freshClocks(now)
+			f.Durable++ // the paused clock
 			f.Look, f.WakeOwed = true, true // a wake for an export may have been under way
 			f.move(now, StateSuspended, why)
 		case f.Ref.IsZero():

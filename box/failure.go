@@ -15,7 +15,7 @@ func backoff(kind StepKind) (first, most time.Duration) {
 		return 2 * time.Second, time.Minute
 	case StepResume, StepAwaitReady:
 		return 5 * time.Second, 5 * time.Minute
-	case StepCreate, StepSuspend, StepObserve, StepNotify, StepVerifyExport, StepScan, StepWait, StepFinish:
+	case StepCreate, StepSuspend, StepObserve, StepNotify, StepVerifyExport, StepScan, StepRecord, StepWait, StepFinish:
 	}
 	return 10 * time.Second, 10 * time.Minute
 }
@@ -85,7 +85,7 @@ func (f *Facts) fail(step Step, why StepFailure, now time.Time) {
 		f.failResume(step, why, count, now)
 	case StepDelete:
 		f.failDelete(why, now)
-	case StepObserve, StepScan, StepNotify, StepVerifyExport, StepWait, StepFinish:
+	case StepObserve, StepScan, StepNotify, StepVerifyExport, StepRecord, StepWait, StepFinish:
 	}
 }
 
@@ -197,6 +197,9 @@ func (f *Facts) phaseFits(p Phase) bool {
 
 // applyObserved brings the state in line with a fresh reading.
 func (f *Facts) applyObserved(seen Observation, now time.Time) {
+	if f.applyRebuilt(seen, now) {
+		return
+	}
 	evidence := orElse(seen.Evidence, string(seen.Phase))
 	atRest := f.State == StateSuspended || f.State == StateAwaitingConfirm || f.State == StateUndoWindow || f.State == StateDeleteBlocked
 	switch seen.Phase {

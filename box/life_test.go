@@ -55,6 +55,10 @@ type world struct {
 	fail     map[box.StepKind]box.Class
 	between  func(box.Step)
 	stored   map[string]bool // digests the store holds
+
+	ledger []box.LedgerEntry // as activities that never fail would write it
+	crash  crashPoint        // where the workflow is lost in its next step
+	unread bool              // it was rebuilt and the box not read since
 }
 
 func newWorld(t failer, s box.Spec) *world {
@@ -142,7 +146,7 @@ func (w *world) outcome(step box.Step) box.Outcome {
 			return box.Outcome{Problem: "the history has changed"}
 		}
 		return box.Outcome{}
-	case box.StepNotify:
+	case box.StepNotify, box.StepRecord:
 		return box.Outcome{}
 	case box.StepQuiesce, box.StepScan, box.StepUndrain, box.StepReclaim, box.StepExport:
 	case box.StepWait, box.StepFinish:
@@ -226,7 +230,21 @@ func (w *world) turn() box.Step {
 		w.t.Fatalf("it is deleted and its newest history is nowhere%s", w.told())
 	}
 	w.facts.Begin(step, w.now)
+	if w.lost(step, beforeIntent) {
+		return step
+	}
+	w.intent(step)
+	if w.lost(step, afterIntent) {
+		return step
+	}
 	out := w.outcome(step)
+	if w.lost(step, afterProvider) {
+		return step
+	}
+	w.entry(step, out)
+	if w.lost(step, afterEntry) {
+		return step
+	}
 	if w.between != nil { // signals and updates are taken while an activity runs
 		w.between(step)
 		if box.Interrupts(w.facts, step) {

@@ -26,6 +26,7 @@ const (
 	StepNotify       StepKind = "notify"        // tell people
 	StepVerifyExport StepKind = "verify-export" // read the export back before a deletion
 	StepDelete       StepKind = "delete"        // destroy it, with proof
+	StepRecord       StepKind = "record"        // note in the ledger what a person changed
 )
 
 // Step is what to do next and why. It is what is armed and what people read.
@@ -47,6 +48,15 @@ type Step struct {
 // Next answers what to do at now, or how long to wait, and why. It changes
 // nothing and reads no clock; call [Facts.Advance] with the same time first.
 func Next(f *Facts, now time.Time) Step {
+	step := f.due(now)
+	if step.Kind == StepWait {
+		return f.recordFirst(step, now)
+	}
+	return step
+}
+
+// due is what is next for the box itself.
+func (f *Facts) due(now time.Time) Step {
 	step := f.choose(now)
 	if step.Kind == StepWait || !f.tooEarly(step.Kind, now) {
 		return step
@@ -63,6 +73,9 @@ func (f *Facts) tooEarly(kind StepKind, now time.Time) bool {
 }
 
 func (f *Facts) choose(now time.Time) Step {
+	if f.Rebuilt {
+		return Step{Kind: StepObserve, Reason: Reason{ReasonRebuilt, "rebuilt from the ledger, so the box is read before anything is done"}}
+	}
 	if f.Look {
 		return Step{Kind: StepObserve, Reason: Reason{ReasonSeenAtProvider, "something was reported, so the box is read again before anything is done"}}
 	}
@@ -311,7 +324,7 @@ func Interrupts(f *Facts, running Step) bool {
 	case StepQuiesce, StepReclaim, StepExport:
 		return f.cancelsSequence()
 	case StepWait, StepFinish, StepCreate, StepAwaitReady, StepObserve, StepScan, StepUndrain, StepSuspend,
-		StepResume, StepNotify, StepDelete:
+		StepResume, StepNotify, StepDelete, StepRecord:
 		return false
 	}
 	return false

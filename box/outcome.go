@@ -85,9 +85,12 @@ func (f *Facts) Begin(step Step, now time.Time) {
 	case StepVerifyExport:
 		f.move(now, StateExporting, step.Reason)
 	case StepDelete:
-		f.Deletion.Committed = true
+		f.Deletion.Committed, f.Deletion.Tried = true, true
 		f.move(now, StateDeleting, step.Reason)
-	case StepWait, StepFinish, StepCreate, StepAwaitReady, StepObserve, StepScan, StepUndrain, StepNotify:
+	case StepWait, StepFinish, StepCreate, StepAwaitReady, StepObserve, StepScan, StepUndrain, StepNotify, StepRecord:
+	}
+	if step.LeavesMarks() {
+		f.Recording = f.Durable
 	}
 }
 
@@ -108,6 +111,9 @@ func (f *Facts) Apply(step Step, out Outcome, now time.Time) {
 	if out.Observation.Phase != "" {
 		f.Observed, f.ObservedAt = out.Observation, now
 	}
+	if step.LeavesMarks() {
+		f.Recorded = f.Recording
+	}
 	switch step.Kind {
 	case StepCreate, StepAwaitReady:
 		f.applyCreated(step, out, now)
@@ -115,8 +121,12 @@ func (f *Facts) Apply(step Step, out Outcome, now time.Time) {
 		f.applyResumed(step, out, now)
 	case StepObserve:
 		f.Look = false
+		since := f.SuspendedSince
 		f.applyObserved(out.Observation, now)
 		f.WakeOwed = false
+		if !f.SuspendedSince.Equal(since) { // no step of ours did that, so none told the ledger
+			f.Durable++
+		}
 	case StepScan:
 		f.scanned(out.Use, now)
 		f.finish(*step.Ask, Result{})
@@ -138,7 +148,7 @@ func (f *Facts) Apply(step Step, out Outcome, now time.Time) {
 		f.move(now, StateBoxArchived, Reason{ReasonDeleted, "destroyed: " + orElse(out.Observation.Evidence, "proven gone")})
 		f.Holders, f.Sequence, f.ResumeWanted, f.SuspendWanted = nil, nil, nil, nil
 		f.failAsks(ClassFailedPrecondition, "the box was deleted meanwhile; its history stays readable")
-	case StepWait, StepFinish:
+	case StepWait, StepFinish, StepRecord:
 	}
 }
 

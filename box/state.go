@@ -64,6 +64,7 @@ const (
 	ReasonPolicyChanged    ReasonCode = "policy-changed"    // the policy was changed
 	ReasonAwaitingAnswer   ReasonCode = "awaiting-answer"   // waits for a person
 	ReasonExportImpossible ReasonCode = "export-impossible" // no export can be had; the box is kept
+	ReasonRebuilt          ReasonCode = "rebuilt"           // the workflow was lost; what the ledger holds goes on
 )
 
 // Reason is why, for machines and for people. Text is one sentence without a

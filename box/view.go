@@ -13,11 +13,13 @@ type Status struct {
 	Epoch     int    `json:"epoch"`
 	// AsOf is the time of the answer on the engine's clock: ages count up to
 	// it, and it stands where the workflow last ran.
-	AsOf   time.Time `json:"as_of"`
-	State  State     `json:"state"`
-	Since  Duration  `json:"state_age"`
-	Flags  []string  `json:"flags,omitzero"`
-	Reason Reason    `json:"reason"`
+	AsOf time.Time `json:"as_of"`
+	// Source is "ledger" when the workflow was not asked, but the ledger read.
+	Source string   `json:"source,omitzero"`
+	State  State    `json:"state"`
+	Since  Duration `json:"state_age"`
+	Flags  []string `json:"flags,omitzero"`
+	Reason Reason   `json:"reason"`
 
 	Next   StepKind  `json:"next_action,omitzero"`
 	NextAt time.Time `json:"next_action_at,omitzero"`
@@ -44,6 +46,7 @@ type Status struct {
 // when, and who can stop it.
 type Why struct {
 	AsOf        time.Time    `json:"as_of"`
+	Source      string       `json:"source,omitzero"` // as in a status
 	State       State        `json:"state"`
 	Because     Reason       `json:"because"`
 	Next        StepKind     `json:"next_action"`

@@ -41,7 +41,7 @@ func boundsOf(kind box.StepKind) bounds {
 		return longTransfer
 	case box.StepQuiesce: // ends runs: up to ten seconds each
 		return bounds{start: 15 * time.Minute, beat: 20 * time.Second, tries: 1}
-	case box.StepWait, box.StepFinish, box.StepObserve, box.StepScan, box.StepUndrain, box.StepNotify:
+	case box.StepWait, box.StepFinish, box.StepObserve, box.StepScan, box.StepUndrain, box.StepNotify, box.StepRecord:
 	}
 	return quickCall
 }
@@ -65,12 +65,16 @@ func (w *loop) start(ctx workflow.Context, step box.Step) workflow.Future {
 	if f.Ref.IsZero() {
 		target.Ref = box.Ref{}
 	}
+	if step.LeavesMarks() {
+		target.Marks = f.Marks(w.now())
+	}
 	inSequence := f.Sequence != nil && step.Ask == nil
 	var a *activities.Boxes
 	switch step.Kind {
 	case box.StepCreate:
 		return call(ctx, a.Create, activities.CreateInput{
 			Spec: f.Spec, Epoch: f.Epoch, Step: id, WorkflowID: workflow.GetInfo(w.ctx).WorkflowExecution.ID,
+			Marks: target.Marks,
 		})
 	case box.StepAwaitReady:
 		return call(ctx, a.AwaitReady, target)
@@ -97,7 +101,13 @@ func (w *loop) start(ctx workflow.Context, step box.Step) workflow.Future {
 	case box.StepResume:
 		return call(ctx, a.Resume, activities.ResumeInput{Target: target, Env: f.Spec.Env, Secrets: f.Spec.Secrets})
 	case box.StepNotify:
-		return call(ctx, a.SendNotice, w.notice(step))
+		notice := w.notice(step)
+		if step.LeavesMarks() {
+			notice.Ledger = &target
+		}
+		return call(ctx, a.SendNotice, notice)
+	case box.StepRecord:
+		return call(ctx, a.Record, target)
 	case box.StepVerifyExport, box.StepDelete:
 		in := activities.DeleteInput{
 			Target: target, Spec: f.Spec, Epoch: f.Epoch, Receipt: f.Receipt,

@@ -26,6 +26,7 @@ type fakeBoxes struct {
 	now      func() time.Time
 	log      []box.StepKind
 	notices  []activities.Notice
+	marks    []*box.Marks // of record steps
 	phase    box.Phase
 	creates  int
 	events   int
@@ -150,6 +151,11 @@ func (b *fakeBoxes) SendNotice(ctx context.Context, in activities.Notice) (box.O
 	return box.Outcome{}, b.step(ctx, box.StepNotify, false)
 }
 
+func (b *fakeBoxes) Record(ctx context.Context, in activities.Target) (box.Outcome, error) {
+	b.marks = append(b.marks, in.Marks)
+	return box.Outcome{}, b.step(ctx, box.StepRecord, false)
+}
+
 func (b *fakeBoxes) VerifyExport(ctx context.Context, _ activities.DeleteInput) (box.Outcome, error) {
 	problem := ""
 	if b.badStore {
@@ -172,6 +178,8 @@ type play struct {
 	box     *fakeBoxes
 	spec    box.Spec
 	cadence int // turns per run; zero for the engine's own suggestion
+	rebuilt *box.Facts
+	prepare func(*testsuite.TestWorkflowEnvironment)
 	moves   []move
 	runs    int
 	start   time.Time
@@ -231,7 +239,7 @@ func (p *play) signal(after time.Duration, name string, s any) {
 // what the workflow ended with.
 func (p *play) run() error {
 	p.t.Helper()
-	in := box.Input{Spec: p.spec, TurnsPerRun: p.cadence}
+	in := box.Input{Spec: p.spec, TurnsPerRun: p.cadence, Rebuilt: p.rebuilt}
 	now := p.start
 	for p.runs = 1; ; p.runs++ {
 		if p.runs > 2000 {
@@ -245,6 +253,9 @@ func (p *play) run() error {
 		env.SetStartWorkflowOptions(startOptions(p.spec.Workspace))
 		env.RegisterWorkflowWithOptions(workflows.Box, workflow.RegisterOptions{Name: box.WorkflowType})
 		env.RegisterActivity(p.box)
+		if p.prepare != nil {
+			p.prepare(env)
+		}
 		env.SetOnActivityCanceledListener(func(*activity.Info) {
 			p.box.cancelled++
 			close(p.box.released)
