@@ -45,9 +45,11 @@ type fakeTemporal struct {
 	fail map[string]error
 	// after is called after each query, to let the world move.
 	after func(f *box.Facts)
-	ticks time.Duration // the clock moves with each signal
-	slow  time.Duration // how long a signal takes until it is handled
-	lists []*workflowservicepb.ListWorkflowExecutionsRequest
+	// before is called before each start, to let somebody else be first.
+	before func(workspace string)
+	ticks  time.Duration // the clock moves with each signal
+	slow   time.Duration // how long a signal takes until it is handled
+	lists  []*workflowservicepb.ListWorkflowExecutionsRequest
 }
 
 func newFake() *fakeTemporal {
@@ -129,11 +131,22 @@ func (f *fakeTemporal) ExecuteWorkflow(_ context.Context, o client.StartWorkflow
 		return nil, err
 	}
 	workspace := workspaceOf(o.ID)
-	if f.facts[workspace] != nil || f.closed[workspace] != 0 {
+	status := f.closed[workspace]
+	again := o.WorkflowIDReusePolicy == enumspb.WORKFLOW_ID_REUSE_POLICY_ALLOW_DUPLICATE_FAILED_ONLY &&
+		status != 0 && status != enumspb.WORKFLOW_EXECUTION_STATUS_COMPLETED
+	if f.before != nil {
+		f.before(workspace)
+	}
+	if f.facts[workspace] != nil && !again || status != 0 && !again {
 		return nil, serviceerror.NewWorkflowExecutionAlreadyStarted("already started", "r", "run-1")
 	}
 	in := through[box.Input](args[0])
 	facts := box.NewFacts(in.Spec, in.Capabilities, now)
+	if in.Rebuilt != nil {
+		facts = *in.Rebuilt
+		facts.TakeOver(now)
+	}
+	delete(f.closed, workspace)
 	f.facts[workspace], f.inputs[workspace] = &facts, encode(args[0])
 	f.started = append(f.started, o)
 	if f.lost["start"] {
