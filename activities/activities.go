@@ -96,6 +96,12 @@ type ExportInput struct {
 	Drained  bool        `json:"drained,omitzero"`
 }
 
+// AdjustInput is what Adjust needs.
+type AdjustInput struct {
+	Target
+	Native box.Native `json:"native"`
+}
+
 // DeleteInput is what Delete needs: the three facts that a destruction asks
 // for are checked again right before it.
 type DeleteInput struct {
@@ -106,8 +112,10 @@ type DeleteInput struct {
 	// WithoutHistory says that a person accepted the loss.
 	WithoutHistory bool `json:"without_history,omitzero"`
 	// NeverReady says that nobody can have worked in the box.
-	NeverReady bool   `json:"never_ready,omitzero"`
-	By         string `json:"by"`
+	NeverReady bool `json:"never_ready,omitzero"`
+	// Awake says that the box was not suspended after the export was taken.
+	Awake bool   `json:"awake,omitzero"`
+	By    string `json:"by"`
 }
 
 // start resolves what a box's processes need. The answer holds secrets.

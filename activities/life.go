@@ -101,6 +101,15 @@ func (b *Boxes) Observe(ctx context.Context, in Target) (box.Outcome, error) {
 	})
 }
 
+// Adjust sets the provider's own timers of a running box again, which also
+// starts them anew. It may be repeated.
+func (b *Boxes) Adjust(ctx context.Context, in AdjustInput) (box.Outcome, error) {
+	return b.run(ctx, box.StepAdjust, func(ctx context.Context) (box.Outcome, error) {
+		seen, err := b.Provider.Adjust(ctx, in.Ref, in.Native)
+		return box.Outcome{Observation: seen}, err
+	})
+}
+
 // Suspend tells the provider and returns with its proof. The provider's call is
 // detached from a cancellation: one that was begun is waited for.
 func (b *Boxes) Suspend(ctx context.Context, in Target) (box.Outcome, error) {
@@ -190,7 +199,11 @@ func (b *Boxes) changed(ctx context.Context, in DeleteInput) (problem string, er
 	switch {
 	case err != nil:
 		return "", err
-	case seen.Phase == box.PhaseSuspended, seen.Phase == box.PhaseFailed, seen.Phase == box.PhaseGone:
+	case seen.Phase == box.PhaseGone:
+		return "", nil
+	case in.Awake && (seen.Phase == box.PhaseSuspended || seen.Phase == box.PhaseFailed):
+		return "the box is " + string(seen.Phase) + " now and was awake when its export was taken, so it may have been used in between", nil
+	case seen.Phase == box.PhaseSuspended, seen.Phase == box.PhaseFailed:
 		return "", nil // nobody can be in it
 	case seen.Phase != box.PhaseRunning:
 		return "", box.Errorf(box.ClassUnavailable, "the box is %s, so nobody can say what is said in it: %s", seen.Phase, seen.Evidence)

@@ -73,10 +73,20 @@ type Capabilities struct {
 	Watch Tri `json:"watch"`
 	// ExportNeedsRunning says whether history can be read only while it runs.
 	ExportNeedsRunning Tri `json:"export_needs_running"`
-	// NativeIdle says whether the provider has an idle timer of its own that we
-	// set at creation as a dead-man's switch.
-	NativeIdle Tri  `json:"native_idle"`
-	Lead       Lead `json:"lead"`
+	// NativeIdle says whether the provider has an idle timer of its own that
+	// suspends a box and keeps its files, and that we set at creation. A timer that
+	// can only destroy is none.
+	NativeIdle Tri `json:"native_idle"`
+	// NativeAdjust says whether that timer can be set again while the box runs,
+	// which also starts it anew.
+	NativeAdjust Tri `json:"native_adjust"`
+	// NativeIdleLeast and NativeIdleMost bound that timer; equal where it is fixed,
+	// zero where there is no bound.
+	NativeIdleLeast time.Duration `json:"native_idle_least,omitzero"`
+	NativeIdleMost  time.Duration `json:"native_idle_most,omitzero"`
+	// Lead says who suspends an idle box first, where the policy does not say it
+	// and the provider's timer can be what the policy says.
+	Lead Lead `json:"lead"`
 	// MaxRun is the provider's longest awake time, zero when there is none.
 	MaxRun time.Duration `json:"max_run,omitzero"`
 	// PausedLife is how long the provider keeps a suspended box, zero for ever.
@@ -109,6 +119,7 @@ func (c Capabilities) Missing() []string {
 		{"watch", c.Watch},
 		{"export_needs_running", c.ExportNeedsRunning},
 		{"native_idle", c.NativeIdle},
+		{"native_adjust", c.NativeAdjust},
 	} {
 		if claim.is == Unknown {
 			out = append(out, claim.name)

@@ -152,13 +152,16 @@ type CancelDelete struct {
 	By string `json:"by,omitzero"`
 }
 
-// Confirmation is what became of the last confirm-delete signal.
+// Confirmation is what became of the last confirm-delete or cancel-delete
+// signal, or why a confirmed deletion was given up since.
 type Confirmation struct {
-	Token    string    `json:"token"`
-	At       time.Time `json:"at"`
-	By       string    `json:"by,omitzero"`
-	Accepted bool      `json:"accepted"`
-	Reason   Reason    `json:"reason"`
+	Token string    `json:"token"`
+	At    time.Time `json:"at"`
+	By    string    `json:"by,omitzero"`
+	// Cancel says that the signal was a cancel-delete.
+	Cancel   bool   `json:"cancel,omitzero"`
+	Accepted bool   `json:"accepted"`
+	Reason   Reason `json:"reason"`
 }
 
 // SetPolicyAsk changes fields of the policy; zero fields keep their value.
@@ -200,7 +203,7 @@ type ObservedSignal struct {
 type Input struct {
 	Spec Spec `json:"spec"`
 	// Capabilities is the provider's row as the starter knows it.
-	Capabilities Capabilities `json:"capabilities"`
+	Capabilities Capabilities `json:"capabilities,omitzero"`
 	// Carried is set by continue-as-new only.
 	Carried *Facts `json:"carried,omitzero"`
 	// Rebuilt is what the ledger says of a workspace whose workflow is gone; set

@@ -142,19 +142,21 @@ func (f *Facts) unblock(now time.Time) {
 	}
 }
 
-// CancelDelete takes a request or a confirmation back. Too late is recorded,
-// not undone.
+// CancelDelete takes a request or a confirmation back. What became of it is
+// recorded; too late is recorded, not undone. It may be repeated.
 func (f *Facts) CancelDelete(s CancelDelete, now time.Time) {
 	d := f.Deletion
-	if d == nil {
-		return
+	switch {
+	case d == nil:
+		if c := f.Confirmation; c == nil || !c.Cancel { // a repeat keeps the first answer
+			f.Confirmation = &Confirmation{At: now, By: s.By, Cancel: true, Reason: Reason{ReasonRefused, "there is no deletion to take back"}}
+		}
+	case d.Committed || d.Unclear:
+		f.Confirmation = &Confirmation{Token: d.Token, At: now, By: s.By, Cancel: true, Reason: Reason{ReasonRefused, "too late to take back: the box is being deleted"}}
+	default:
+		f.voidDeletion(Reason{ReasonCancelled, "taken back by " + orElse(s.By, unnamed)}, now)
+		f.Confirmation.By, f.Confirmation.Cancel, f.Confirmation.Accepted = s.By, true, true
 	}
-	why := Reason{ReasonCancelled, "taken back by " + orElse(s.By, unnamed)}
-	if d.Committed || d.Unclear {
-		f.Confirmation = &Confirmation{Token: d.Token, At: now, By: s.By, Accepted: true, Reason: Reason{ReasonRefused, "too late to take back: the box is being deleted"}}
-		return
-	}
-	f.voidDeletion(why, now)
 }
 
 // voidDeletion ends a deletion that was not carried out and brings the box back
@@ -173,7 +175,7 @@ func (f *Facts) voidDeletion(why Reason, now time.Time) {
 		switch {
 		case !f.SuspendedSince.IsZero():
 			f.freshClocks(now)
-			f.Durable++ // the paused clock
+			f.Durable++                     // the paused clock
 			f.Look, f.WakeOwed = true, true // a wake for an export may have been under way
 			f.move(now, StateSuspended, why)
 		case f.Ref.IsZero():

@@ -38,6 +38,20 @@ type Facts struct {
 	WallFloor time.Time `json:"wall_floor,omitzero"`
 	Holders   []Holder  `json:"holders,omitzero"`
 
+	// Native is what the provider was told, as it was read back, and NativeAt when
+	// its timer began anew.
+	Native   Native    `json:"native,omitzero"`
+	NativeAt time.Time `json:"native_at,omitzero"`
+	// NativeStuck is what the provider was told and did not take: it is not told
+	// the same again.
+	NativeStuck Native `json:"native_stuck,omitzero"`
+	// TurnEnded is when the newest operation ended whose history no export was
+	// taken for.
+	TurnEnded time.Time `json:"turn_ended,omitzero"`
+
+	// SuspendedAt is when the provider's clock of this suspend began; a wake of
+	// ours moves it, and not SuspendedSince.
+	SuspendedAt    time.Time `json:"suspended_at,omitzero"`
 	SuspendedSince time.Time `json:"suspended_since,omitzero"`
 	// PausedClock is where the paused TTL counts from; later than
 	// SuspendedSince after an unfreeze or when keep was turned off.
@@ -94,6 +108,7 @@ type Facts struct {
 	UndrainOwed bool         `json:"undrain_owed,omitzero"` // a drain of ours may still be on
 	Seen        []string     `json:"seen,omitzero"`
 	Transitions []Transition `json:"transitions,omitzero"`
+	Decided     *Decision    `json:"decided,omitzero"` // the step that began last
 }
 
 // Holder is a bounded reason why a box may not be suspended now.
@@ -164,6 +179,7 @@ const (
 	PurposeWall        Purpose = "wall"        // no holder stops it
 	PurposeDelete      Purpose = "delete"      // the box is deleted afterwards
 	PurposeMaintenance Purpose = "maintenance" // awake for an export only
+	PurposeTurn        Purpose = "turn"        // not a suspend: an export of an awake box
 )
 
 // Sequence is how far the steps between awake and suspended have come.
@@ -218,6 +234,7 @@ type Failure struct {
 	Class   Class     `json:"class"`
 	Message string    `json:"message"`
 	Count   int       `json:"count"`
+	Since   time.Time `json:"since,omitzero"` // of the first of these failures
 	At      time.Time `json:"at"`
 	RetryAt time.Time `json:"retry_at,omitzero"`
 }
@@ -306,10 +323,11 @@ func (f *Facts) awake() bool {
 // idleAt returns when the box is idle for as long as the policy allows, and
 // false when it never is. Holders are a separate matter.
 func (f *Facts) idleAt() (time.Time, bool) {
-	if f.Policy.Idle.IsNever() {
+	after := f.IdleAfter()
+	if after.IsNever() {
 		return time.Time{}, false
 	}
-	return latest(f.LastUse, f.AwakeSince, f.IdleFloor).Add(f.Policy.Idle.Std()), true
+	return latest(f.LastUse, f.AwakeSince, f.IdleFloor).Add(after.Std()), true
 }
 
 // wallAt returns the hard end of this awake time, a margin before the
@@ -375,6 +393,10 @@ func (f *Facts) doubtScan() {
 // NeverReady reports whether no agent-server of this box ever answered, so
 // that nobody can have worked in it.
 func (f *Facts) NeverReady() bool { return f.AwakeSince.IsZero() && f.Scan == nil && !f.Adopted }
+
+// AwakeAtExport reports whether the box was not suspended after its newest
+// export: what is found suspended or ended now may have been used in between.
+func (f *Facts) AwakeAtExport() bool { return f.SuspendedSince.IsZero() }
 
 // shown is the history digest that a person is shown; "unread" when nothing
 // was ever read.

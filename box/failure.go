@@ -15,7 +15,7 @@ func backoff(kind StepKind) (first, most time.Duration) {
 		return 2 * time.Second, time.Minute
 	case StepResume, StepAwaitReady:
 		return 5 * time.Second, 5 * time.Minute
-	case StepCreate, StepSuspend, StepObserve, StepNotify, StepVerifyExport, StepScan, StepRecord, StepWait, StepFinish:
+	case StepCreate, StepSuspend, StepObserve, StepNotify, StepVerifyExport, StepScan, StepAdjust, StepRecord, StepWait, StepFinish:
 	}
 	return 10 * time.Second, 10 * time.Minute
 }
@@ -23,14 +23,17 @@ func backoff(kind StepKind) (first, most time.Duration) {
 // fail records a failed step, says when it is tried again, and gives up on
 // what is not needed for safety. Nothing here ever ends in a deletion.
 func (f *Facts) fail(step Step, why StepFailure, now time.Time) {
-	count := 1
+	count, since := 1, now
 	if f.Failure != nil && f.Failure.Step == step.Kind {
-		count = f.Failure.Count + 1
+		count, since = f.Failure.Count+1, f.Failure.Since
 	}
 	first, most := backoff(step.Kind)
+	if step.Purpose == PurposeMaintenance {
+		most = time.Hour // nobody waits for it, and each try may cost
+	}
 	wait := min(first<<min(count-1, 20), most)
 	f.Failure = &Failure{
-		Step: step.Kind, Class: why.Class, Message: why.Message, Count: count, At: now,
+		Step: step.Kind, Class: why.Class, Message: why.Message, Count: count, At: now, Since: since,
 		RetryAt: now.Add(max(wait, why.RetryAfter.Std())),
 	}
 	if inside(step.Kind) && !why.NotBegun && (why.Class == ClassFailedPrecondition || why.Class == ClassNotFound) {
@@ -64,10 +67,7 @@ func (f *Facts) fail(step Step, why StepFailure, now time.Time) {
 			f.skip("nothing was reclaimed: " + why.Message)
 		}
 	case StepExport:
-		if f.Sequence != nil && count >= exportTries {
-			f.Sequence.Exported = true
-			f.skip("no export could be taken: " + why.Message)
-		}
+		f.failExport(step, why, count, now)
 	case StepUndrain:
 		if count >= quiesceTries { // the drain's lease ends by itself
 			wish := f.ResumeWanted
@@ -85,6 +85,10 @@ func (f *Facts) fail(step Step, why StepFailure, now time.Time) {
 		f.failResume(step, why, count, now)
 	case StepDelete:
 		f.failDelete(why, now)
+	case StepAdjust:
+		if !why.Class.Retryable() {
+			f.NativeStuck = f.NativeWanted()
+		}
 	case StepObserve, StepScan, StepNotify, StepVerifyExport, StepRecord, StepWait, StepFinish:
 	}
 }
@@ -92,6 +96,22 @@ func (f *Facts) fail(step Step, why StepFailure, now time.Time) {
 // inside reports whether a step speaks to the agent-server in the box.
 func inside(kind StepKind) bool {
 	return kind == StepQuiesce || kind == StepReclaim || kind == StepExport || kind == StepScan
+}
+
+// failExport gives up on an export that cannot be had. A store or a network that
+// is away for a moment must not cost a history: a box that was reached a moment
+// ago is worth a longer wait.
+func (f *Facts) failExport(step Step, why StepFailure, count int, now time.Time) {
+	s := f.Sequence
+	switch {
+	case step.Purpose == PurposeTurn:
+		f.TurnEnded = now.Add(turnExportEvery) // the box goes on; a later export holds it too
+	case s == nil || count < exportTries:
+	case why.Class.Retryable() && s.Looked && now.Sub(f.Failure.Since) < exportPatience:
+	default:
+		s.Exported = true
+		f.skip("no export could be taken: " + why.Message)
+	}
 }
 
 func (f *Facts) failCreate(why StepFailure, now time.Time) {
@@ -110,7 +130,7 @@ func (f *Facts) failCreate(why StepFailure, now time.Time) {
 }
 
 // failDelete opens the way back where the provider was not told, and closes it
-// for good where that is not certain.
+// where that is not certain, until a fresh reading shows the box alive.
 func (f *Facts) failDelete(why StepFailure, now time.Time) {
 	d := f.Deletion
 	refused := why.Class == ClassFailedPrecondition || why.Class == ClassInvalid
@@ -122,6 +142,7 @@ func (f *Facts) failDelete(why StepFailure, now time.Time) {
 		d.Verified = false
 	}
 	if d.Unclear {
+		f.Look = f.Look || refused // what it needs may have to be taken again, from a box that may be there
 		return
 	}
 	d.Committed = false
@@ -201,6 +222,9 @@ func (f *Facts) applyObserved(seen Observation, now time.Time) {
 		return
 	}
 	evidence := orElse(seen.Evidence, string(seen.Phase))
+	if f.State == StateDeleting && f.deletionDue() && seen.Phase.known() {
+		f.Deletion.Committed, f.Deletion.Unclear = false, false // the reading ends the doubt
+	}
 	atRest := f.State == StateSuspended || f.State == StateAwaitingConfirm || f.State == StateUndoWindow || f.State == StateDeleteBlocked
 	switch seen.Phase {
 	case PhaseGone:
@@ -223,8 +247,10 @@ func (f *Facts) applyObserved(seen Observation, now time.Time) {
 		case !atRest && f.State != StateResuming:
 			f.Sequence, f.SuspendWanted = nil, nil
 			f.doubtScan()
+			began := latest(f.AwakeSince, now.Add(-seen.Age))
+			f.SuspendedAt, f.TurnEnded = began, time.Time{}
 			if f.SuspendedSince.IsZero() {
-				f.SuspendedSince, f.PausedClock = now, now
+				f.SuspendedSince, f.PausedClock = began, began
 			}
 			f.failAsks(ClassFailedPrecondition, "the box was suspended meanwhile; connect first")
 			f.rest(now, Reason{ReasonSeenAtProvider, "suspended at the provider: " + evidence})
@@ -246,6 +272,8 @@ func (f *Facts) applyObserved(seen Observation, now time.Time) {
 			f.move(now, StateStarting, Reason{ReasonSeenAtProvider, evidence})
 		case f.State == StateUnknown, f.State == StateLost:
 			f.move(now, StateRunning, Reason{ReasonSeenAtProvider, evidence})
+		case f.State == StateDeleting: // it goes on from a running box: last look, export, the call
+			f.wake(now, Reason{ReasonSeenAtProvider, "not destroyed, it runs at its provider: " + evidence})
 		case atRest && len(f.Holders) == 0 && f.ResumeWanted == nil && (f.State == StateDeleteBlocked || f.WakeOwed):
 			f.settleAwake(now, evidence)
 		case atRest:

@@ -95,6 +95,7 @@ type Marks struct {
 	WallFloor  time.Time `json:"wall_floor,omitzero"`
 
 	SuspendedSince time.Time `json:"suspended_since,omitzero"`
+	SuspendedAt    time.Time `json:"suspended_at,omitzero"`
 	PausedClock    time.Time `json:"paused_clock,omitzero"`
 	ExpiryFloor    time.Time `json:"expiry_floor,omitzero"`
 	NoticedFor     time.Time `json:"noticed_for,omitzero"`
@@ -118,7 +119,7 @@ func (f *Facts) Marks(now time.Time) *Marks {
 		At: now, Epoch: f.Epoch, Ref: f.Ref, State: f.State, StateSince: f.StateSince, Because: f.because(), Steps: f.Steps,
 		Policy: f.Policy, Kept: f.Kept, Frozen: f.Frozen, Adopted: f.Adopted,
 		LastUse: f.LastUse, AwakeSince: f.AwakeSince, IdleFloor: f.IdleFloor, WallFloor: f.WallFloor,
-		SuspendedSince: f.SuspendedSince, PausedClock: f.PausedClock, ExpiryFloor: f.ExpiryFloor, NoticedFor: f.NoticedFor,
+		SuspendedSince: f.SuspendedSince, SuspendedAt: f.SuspendedAt, PausedClock: f.PausedClock, ExpiryFloor: f.ExpiryFloor, NoticedFor: f.NoticedFor,
 		Receipt: f.Receipt, ReceiptAt: f.ReceiptAt, Reclaimed: f.Reclaimed,
 		DeletionCount: f.DeletionCount, CreateUnclear: f.CreateUnclear, WakeOwed: f.WakeOwed, Unhealthy: f.Unhealthy,
 	}
@@ -131,7 +132,8 @@ func (f *Facts) restore(m *Marks) {
 	f.Epoch, f.Ref, f.Steps = m.Epoch, m.Ref, m.Steps
 	f.Policy, f.Kept, f.Frozen, f.Adopted = m.Policy, m.Kept, m.Frozen, m.Adopted
 	f.LastUse, f.AwakeSince, f.IdleFloor, f.WallFloor = m.LastUse, m.AwakeSince, m.IdleFloor, m.WallFloor
-	f.SuspendedSince, f.PausedClock, f.ExpiryFloor, f.NoticedFor = m.SuspendedSince, m.PausedClock, m.ExpiryFloor, m.NoticedFor
+	f.SuspendedSince, f.SuspendedAt = m.SuspendedSince, m.SuspendedAt
+	f.PausedClock, f.ExpiryFloor, f.NoticedFor = m.PausedClock, m.ExpiryFloor, m.NoticedFor
 	f.Receipt, f.ReceiptAt, f.Reclaimed = m.Receipt, m.ReceiptAt, m.Reclaimed
 	f.DeletionCount, f.CreateUnclear, f.WakeOwed, f.Unhealthy = m.DeletionCount, m.CreateUnclear, m.WakeOwed, m.Unhealthy
 	f.move(m.StateSince, m.State, m.Because)
@@ -170,7 +172,7 @@ func (s Step) LeavesMarks() bool {
 		return true
 	case StepNotify:
 		return !s.At.IsZero() // a reminder changes nothing that a rebuild must know
-	case StepWait, StepFinish, StepAwaitReady, StepObserve, StepScan, StepQuiesce, StepUndrain, StepReclaim, StepExport, StepVerifyExport:
+	case StepWait, StepFinish, StepAwaitReady, StepObserve, StepScan, StepQuiesce, StepUndrain, StepReclaim, StepExport, StepVerifyExport, StepAdjust:
 	}
 	return false
 }

@@ -18,7 +18,7 @@ func noon() time.Time {
 func row() box.Capabilities {
 	return box.Capabilities{
 		Driver: "test", Suspend: box.Yes, MemoryKept: box.No, SameIdentity: box.Yes, URLStable: box.Yes, KeyStable: box.Yes,
-		LookingIsUse: box.No, List: box.Yes, Watch: box.Yes, ExportNeedsRunning: box.Yes, NativeIdle: box.No,
+		LookingIsUse: box.No, List: box.Yes, Watch: box.Yes, ExportNeedsRunning: box.Yes, NativeIdle: box.No, NativeAdjust: box.No,
 		Lead: box.LeadOurs, SuspendProof: "seen", DeleteProof: "seen",
 	}
 }
@@ -44,17 +44,22 @@ type world struct {
 	turns int
 
 	phase    box.Phase
-	exists   bool
-	events   int
-	lastUse  time.Time
-	running  int
-	shut     time.Time // until when the door is closed to new work
-	deaf     bool      // the agent-server never answers
-	plain    bool      // it does not tell what its history is
-	badStore bool      // exports do not verify
-	fail     map[box.StepKind]box.Class
-	between  func(box.Step)
-	stored   map[string]bool // digests the store holds
+	phaseAt  time.Time // since when; zero when the provider does not say
+	native   box.Native
+	nativeAt time.Time
+	// nativeFixed is what the provider makes of every timer that it is told.
+	nativeFixed box.Native
+	exists      bool
+	events      int
+	lastUse     time.Time
+	running     int
+	shut        time.Time // until when the door is closed to new work
+	deaf        bool      // the agent-server never answers
+	plain       bool      // it does not tell what its history is
+	badStore    bool      // exports do not verify
+	fail        map[box.StepKind]box.Class
+	between     func(box.Step)
+	stored      map[string]bool // digests the store holds
 
 	ledger []box.LedgerEntry // as activities that never fail would write it
 	crash  crashPoint        // where the workflow is lost in its next step
@@ -94,7 +99,15 @@ func (w *world) seen() box.Observation {
 	if !w.exists {
 		return box.Observation{Ref: ref, Phase: box.PhaseGone, Evidence: "absent twice"}
 	}
-	return box.Observation{Ref: ref, Phase: w.phase, Evidence: "the provider says " + string(w.phase)}
+	seen := box.Observation{Ref: ref, Phase: w.phase, Evidence: "the provider says " + string(w.phase)}
+	if !w.phaseAt.IsZero() {
+		seen.Age = w.now.Sub(w.phaseAt)
+	}
+	if w.facts.Capabilities.NativeIdle == box.Yes {
+		native := w.native
+		seen.Native = &native
+	}
+	return seen
 }
 
 // outcome is what the activity of a step would answer.
@@ -109,8 +122,12 @@ func (w *world) outcome(step box.Step) box.Outcome {
 	switch step.Kind {
 	case box.StepCreate:
 		w.exists, w.phase, w.lastUse = true, box.PhaseRunning, w.now
+		w.tell(w.facts.NativeWanted())
 		return box.Outcome{Observation: w.seen(), Ready: !w.deaf}
 	case box.StepObserve:
+		return box.Outcome{Observation: w.seen()}
+	case box.StepAdjust:
+		w.tell(w.facts.NativeWanted())
 		return box.Outcome{Observation: w.seen()}
 	case box.StepAwaitReady:
 		if !inside() {
@@ -180,9 +197,20 @@ func (w *world) outcome(step box.Step) box.Outcome {
 	return box.Outcome{}
 }
 
+// tell sets the provider's own timers.
+func (w *world) tell(n box.Native) {
+	w.native, w.nativeAt = n, w.now
+	if !w.nativeFixed.IsZero() {
+		w.native = w.nativeFixed
+	}
+}
+
 // changed is what the activities see right before a destruction: a box that is
 // awake is shut and read once more.
 func (w *world) changed() bool {
+	if w.exists && w.facts.AwakeAtExport() && (w.phase == box.PhaseSuspended || w.phase == box.PhaseFailed) {
+		return true
+	}
 	if !w.exists || w.phase != box.PhaseRunning {
 		return false
 	}
@@ -226,9 +254,6 @@ func (w *world) turn() box.Step {
 		return step
 	}
 	w.log = append(w.log, step.Kind)
-	if d := w.facts.Deletion; step.Kind == box.StepDelete && w.exists && !d.WithoutHistory && !w.facts.NeverReady() && !w.stored[w.digest()] && w.phase != box.PhaseRunning {
-		w.t.Fatalf("it is deleted and its newest history is nowhere%s", w.told())
-	}
 	w.facts.Begin(step, w.now)
 	if w.lost(step, beforeIntent) {
 		return step
@@ -237,7 +262,11 @@ func (w *world) turn() box.Step {
 	if w.lost(step, afterIntent) {
 		return step
 	}
+	existed := w.exists
 	out := w.outcome(step)
+	if d := w.facts.Deletion; existed && !w.exists && !d.WithoutHistory && !w.facts.NeverReady() && !w.stored[w.digest()] {
+		w.t.Fatalf("it is deleted and its newest history is nowhere%s", w.told())
+	}
 	if w.lost(step, afterProvider) {
 		return step
 	}
@@ -266,7 +295,8 @@ func (w *world) check(step box.Step) {
 	case step.Kind == box.StepWait && step.StoppedBy == "" && step.Reason.Code != box.ReasonFailed:
 		w.t.Fatalf("in %s: nobody is named who can stop the wait %q", f.State, step.Reason.Text)
 	}
-	if d := f.Deletion; d != nil && d.Committed && step.Kind != box.StepDelete && step.Kind != box.StepFinish && step.Then != box.StepDelete {
+	if d := f.Deletion; d != nil && d.Committed && step.Kind != box.StepDelete && step.Kind != box.StepFinish && step.Then != box.StepDelete &&
+		(!d.Unclear || step.Upcoming() != box.StepObserve) { // a reading ends the doubt, and changes nothing
 		w.t.Fatalf("in %s: %s after the provider was told to destroy the box%s", f.State, step.Kind, w.told())
 	}
 	w.checkTime(step)

@@ -24,6 +24,7 @@ const (
 	StepSuspend      StepKind = "suspend"       // the provider's call, with proof
 	StepResume       StepKind = "resume"        // wake it, and wait until it answers
 	StepNotify       StepKind = "notify"        // tell people
+	StepAdjust       StepKind = "adjust"        // set the provider's own timers
 	StepVerifyExport StepKind = "verify-export" // read the export back before a deletion
 	StepDelete       StepKind = "delete"        // destroy it, with proof
 	StepRecord       StepKind = "record"        // note in the ledger what a person changed
@@ -91,7 +92,7 @@ func (f *Facts) choose(now time.Time) Step {
 	case StateDraining, StateSuspending, StateMaintenanceWake:
 		return f.nextSequence(now)
 	case StateSuspended, StateAwaitingConfirm:
-		return f.nextSuspended(now)
+		return f.orRenew(f.nextSuspended(now), now)
 	case StateUndoWindow:
 		return f.nextUndo()
 	case StateExporting:
@@ -123,7 +124,7 @@ func (f *Facts) nextRunning(now time.Time) Step {
 		return Step{Kind: StepUndrain, Reason: Reason{ReasonUserArrived, "let work in again"}}
 	}
 	if f.Frozen {
-		return Step{Kind: StepWait, Reason: Reason{ReasonFrozen, "frozen: no timer acts"}, StoppedBy: "owner: freeze off"}
+		return f.orAside(Step{Kind: StepWait, Reason: Reason{ReasonFrozen, "frozen: no timer acts"}, StoppedBy: "owner: freeze off"}, now)
 	}
 	if f.deletionDue() {
 		return Step{Kind: StepQuiesce, Purpose: PurposeDelete, Reason: Reason{ReasonConfirmed, "deletion confirmed by " + orElse(f.Deletion.ConfirmedBy, unnamed)}, StoppedBy: "owner: cancel-delete"}
@@ -135,6 +136,11 @@ func (f *Facts) nextRunning(now time.Time) Step {
 	if w := f.SuspendWanted; w != nil {
 		return Step{Kind: StepQuiesce, Purpose: PurposeExplicit, Reason: Reason{ReasonRequested, "suspend asked for by " + orElse(w.By, unnamed)}, StoppedBy: "nobody: a person asked"}
 	}
+	return f.orAside(f.nextUnasked(now, wall, walled), now)
+}
+
+// nextUnasked is what a running box waits for when nobody wants anything of it.
+func (f *Facts) nextUnasked(now, wall time.Time, walled bool) Step {
 	if f.holdersAlive() > 0 {
 		at := f.Holders[0].Until
 		for _, h := range f.Holders[1:] {
@@ -145,17 +151,48 @@ func (f *Facts) nextRunning(now time.Time) Step {
 		}
 		return Step{Kind: StepWait, At: at, Reason: Reason{ReasonHeld, f.holderText()}, StoppedBy: "holders: release"}
 	}
+	share := f.idleShare()
 	idle, idles := f.idleAt()
 	if idles && !now.Before(idle) {
-		return Step{Kind: StepQuiesce, Purpose: PurposeIdle, Reason: Reason{ReasonIdle, "last use is " + Duration(now.Sub(f.LastUse).Round(time.Second)).String() + " ago, the policy allows " + f.Policy.Idle.String()}, StoppedBy: "anyone who connects, until the provider's call"}
+		if share.lead == LeadProvider && f.ObservedAt.Before(idle) {
+			// A call into a box that its provider suspended could wake it.
+			return Step{Kind: StepObserve, Reason: Reason{ReasonIdle, "the provider should have suspended it after " + share.native.String() + "; look whether it did"}}
+		}
+		return Step{Kind: StepQuiesce, Purpose: PurposeIdle, Reason: Reason{ReasonIdle, "last use is " + Duration(now.Sub(f.LastUse).Round(time.Second)).String() + " ago, the policy allows " + share.ours.String()}, StoppedBy: "anyone who connects, until the provider's call"}
 	}
 	switch {
+	case idles && (!walled || idle.Before(wall)) && share.lead == LeadProvider:
+		return Step{Kind: StepWait, Then: StepObserve, At: idle, Reason: Reason{ReasonIdle, "the provider suspends it when idle for " + share.native.String() + "; look then"}, StoppedBy: "anyone who uses it"}
 	case idles && (!walled || idle.Before(wall)):
-		return Step{Kind: StepWait, Then: StepQuiesce, Purpose: PurposeIdle, At: idle, Reason: Reason{ReasonIdle, "suspend when idle for " + f.Policy.Idle.String()}, StoppedBy: "anyone who uses it"}
+		return Step{Kind: StepWait, Then: StepQuiesce, Purpose: PurposeIdle, At: idle, Reason: Reason{ReasonIdle, "suspend when idle for " + share.ours.String()}, StoppedBy: "anyone who uses it"}
 	case walled:
 		return Step{Kind: StepWait, Then: StepQuiesce, Purpose: PurposeWall, At: wall, Reason: Reason{ReasonWall, "suspend at the hard maximum awake time"}, StoppedBy: "owner: set-policy"}
 	}
 	return Step{Kind: StepWait, Reason: Reason{ReasonNothingDue, "the policy keeps it awake"}, StoppedBy: "owner: suspend, set-policy"}
+}
+
+// orAside puts before a wait of a running box what is done beside its life: the
+// provider's timer set again, an export after a turn. Freeze stops neither.
+func (f *Facts) orAside(wait Step, now time.Time) Step {
+	if wait.Kind != StepWait {
+		return wait
+	}
+	first := func(aside Step, at time.Time) {
+		switch {
+		case wait.Kind != StepWait:
+		case !now.Before(at):
+			wait = aside
+		case wait.At.IsZero() || at.Before(wait.At):
+			wait = Step{Kind: StepWait, Then: aside.Kind, Purpose: aside.Purpose, At: at, Reason: aside.Reason, StoppedBy: wait.StoppedBy}
+		}
+	}
+	if at, why, ok := f.adjustAt(); ok {
+		first(Step{Kind: StepAdjust, Reason: why}, at)
+	}
+	if at, ok := f.turnExportAt(); ok {
+		first(Step{Kind: StepExport, Purpose: PurposeTurn, Reason: Reason{ReasonStaleExport, "a turn has ended, and the provider could suspend or destroy the box without us"}}, at)
+	}
+	return wait
 }
 
 // urgent reports whether something is due in a running box that comes before
@@ -202,6 +239,7 @@ func (f *Facts) nextSequence(now time.Time) Step {
 	stop := map[Purpose]string{
 		PurposeIdle: "anyone who connects, until the provider's call", PurposeExplicit: "nobody: a person asked",
 		PurposeWall: "nobody: it is a hard maximum", PurposeDelete: "owner: cancel-delete", PurposeMaintenance: "anyone who connects",
+		PurposeTurn: "", // never a sequence
 	}[s.Purpose]
 	step := Step{Purpose: s.Purpose, Reason: why, StoppedBy: stop}
 	switch {
@@ -240,6 +278,7 @@ func (f *Facts) cancelsSequence() bool {
 		return f.Frozen || f.ResumeWanted != nil // the later of two wishes counts
 	case PurposeWall:
 		return f.Frozen
+	case PurposeTurn:
 	}
 	return false
 }
@@ -322,9 +361,12 @@ func Interrupts(f *Facts, running Step) bool {
 	case StepVerifyExport:
 		return !f.deletionDue()
 	case StepQuiesce, StepReclaim, StepExport:
+		if running.Purpose == PurposeTurn {
+			return !f.Frozen && (f.deletionDue() || f.SuspendWanted != nil)
+		}
 		return f.cancelsSequence()
 	case StepWait, StepFinish, StepCreate, StepAwaitReady, StepObserve, StepScan, StepUndrain, StepSuspend,
-		StepResume, StepNotify, StepDelete, StepRecord:
+		StepResume, StepNotify, StepAdjust, StepDelete, StepRecord:
 		return false
 	}
 	return false

@@ -38,6 +38,7 @@ const (
 	quiesceTries     = 3
 	reclaimTries     = 2
 	exportTries      = 3
+	exportPatience   = 10 * time.Minute
 	maintenanceTries = 3
 	readyTries       = 5
 	maxRepairs       = 3
@@ -50,6 +51,7 @@ const (
 // Begin records that a step starts. Call it right before the activity.
 func (f *Facts) Begin(step Step, now time.Time) {
 	f.Steps++
+	f.decide(step, now)
 	switch step.Kind {
 	case StepQuiesce:
 		if f.Sequence == nil {
@@ -63,6 +65,9 @@ func (f *Facts) Begin(step Step, now time.Time) {
 		}
 		f.UndrainOwed = false
 	case StepReclaim, StepExport:
+		if step.Purpose == PurposeTurn {
+			f.TurnEnded = time.Time{} // what ends from now on is for the next one
+		}
 		if step.Ask == nil && f.State == StateDraining {
 			why := Reason{ReasonQuiet, "drained; nothing runs in it"}
 			if s := f.Sequence; s != nil && !s.Looked {
@@ -87,7 +92,7 @@ func (f *Facts) Begin(step Step, now time.Time) {
 	case StepDelete:
 		f.Deletion.Committed, f.Deletion.Tried = true, true
 		f.move(now, StateDeleting, step.Reason)
-	case StepWait, StepFinish, StepCreate, StepAwaitReady, StepObserve, StepScan, StepUndrain, StepNotify, StepRecord:
+	case StepWait, StepFinish, StepCreate, StepAwaitReady, StepObserve, StepScan, StepUndrain, StepNotify, StepAdjust, StepRecord:
 	}
 	if step.LeavesMarks() {
 		f.Recording = f.Durable
@@ -113,6 +118,9 @@ func (f *Facts) Apply(step Step, out Outcome, now time.Time) {
 	}
 	if step.LeavesMarks() {
 		f.Recorded = f.Recording
+	}
+	if n := out.Observation.Native; n != nil {
+		f.Native = *n
 	}
 	switch step.Kind {
 	case StepCreate, StepAwaitReady:
@@ -148,6 +156,8 @@ func (f *Facts) Apply(step Step, out Outcome, now time.Time) {
 		f.move(now, StateBoxArchived, Reason{ReasonDeleted, "destroyed: " + orElse(out.Observation.Evidence, "proven gone")})
 		f.Holders, f.Sequence, f.ResumeWanted, f.SuspendWanted = nil, nil, nil, nil
 		f.failAsks(ClassFailedPrecondition, "the box was deleted meanwhile; its history stays readable")
+	case StepAdjust:
+		f.adjusted(out.Observation, now)
 	case StepWait, StepFinish, StepRecord:
 	}
 }
@@ -182,6 +192,7 @@ func (f *Facts) wake(now time.Time, why Reason) {
 	f.LastUse = latest(f.LastUse, now)
 	f.SuspendedSince, f.PausedClock, f.ExpiryFloor, f.NoticedFor = time.Time{}, time.Time{}, time.Time{}, time.Time{}
 	f.Reminders, f.RemindedAt = 0, time.Time{}
+	f.SuspendedAt, f.NativeAt = time.Time{}, now
 	f.Sequence, f.ResumeWanted = nil, nil
 	f.Unhealthy = false
 	f.move(now, StateRunning, why)
@@ -274,6 +285,10 @@ func (f *Facts) applyExported(step Step, receipt Receipt, now time.Time) {
 		f.finish(*step.Ask, Result{Receipt: &receipt})
 		return
 	}
+	if f.Sequence == nil { // after a turn
+		return
+	}
+	f.TurnEnded = time.Time{}
 	f.Sequence.Exported, f.Sequence.DrainedAt = true, now
 	for _, ask := range slices.Clone(f.Asks) {
 		if ask.Kind == AskExport {
@@ -293,6 +308,7 @@ func (f *Facts) applyExported(step Step, receipt Receipt, now time.Time) {
 func (f *Facts) applySuspended(seen Observation, now time.Time) {
 	s := f.Sequence
 	f.Sequence, f.SuspendWanted = nil, nil
+	f.SuspendedAt, f.TurnEnded = now, time.Time{}
 	if !seen.Ref.IsZero() {
 		f.Ref = seen.Ref
 	}
@@ -313,6 +329,7 @@ func (f *Facts) applySuspended(seen Observation, now time.Time) {
 		why.Code = map[Purpose]ReasonCode{
 			PurposeIdle: ReasonIdle, PurposeExplicit: ReasonRequested, PurposeWall: ReasonWall,
 			PurposeDelete: ReasonConfirmed, PurposeMaintenance: ReasonStaleExport,
+			PurposeTurn: ReasonExported, // never a sequence
 		}[s.Purpose]
 	}
 	if !f.deletionDue() {
@@ -361,7 +378,7 @@ func (f *Facts) applyVerified(problem string, now time.Time) {
 		f.Deletion.Verified = true
 		return
 	}
-	f.Failure = &Failure{Step: StepVerifyExport, Class: ClassUnknown, Message: problem, Count: 1, At: now}
+	f.Failure = &Failure{Step: StepVerifyExport, Class: ClassUnknown, Message: problem, Count: 1, Since: now, At: now}
 	f.Receipt = Receipt{} // it proves nothing any more: another export is needed
 	f.Deletion.Rejected++
 	if f.Deletion.Rejected > 1 {

@@ -18,7 +18,8 @@ type Watch struct {
 
 // Arrangement is what [Plan] answers: who watches what, and what no one does.
 type Arrangement struct {
-	Policy  Policy   `json:"policy"` // effective
+	Policy  Policy   `json:"policy"`          // effective
+	Native  Native   `json:"native,omitzero"` // what the provider is told
 	Watches []Watch  `json:"watches"`
 	Risks   []string `json:"risks,omitzero"`
 }
@@ -47,16 +48,11 @@ func Plan(policy Policy, c Capabilities) (Arrangement, error) {
 	if c.Suspend == Unknown {
 		risk("nobody has found out whether provider %s can suspend a box", orElse(c.Driver, "(unknown)"))
 	}
-	if p.Idle.IsNever() {
-		risk("idle is never: the box is awake until the hard maximum")
-	} else {
-		out.Watches = append(out.Watches, Watch{"idle", "boxkeeper", p.Idle, "reclaim, export, suspend"})
-		if c.NativeIdle == Yes {
-			out.Watches = append(out.Watches, Watch{"idle, if boxkeeper is down", "provider", p.Idle + p.DeadMan, "suspend"})
-		} else {
-			risk("the provider has no idle timer: while boxkeeper is down an idle box stays awake")
-		}
+	share, err := shareIdle(p, c)
+	if err != nil {
+		return Arrangement{}, err
 	}
+	out.planIdle(&p, share, c.NativeAdjust)
 	if limit := Duration(c.MaxRun); limit > 0 {
 		if own := max(limit-p.DeadMan, limit/2); p.MaxRun.IsNever() || p.MaxRun > own {
 			p.MaxRun = own
@@ -74,8 +70,12 @@ func Plan(policy Policy, c Capabilities) (Arrangement, error) {
 			return Arrangement{}, Invalidf("policy.undo", "the provider destroys a suspended box after %s, inside the undo window that follows paused_ttl; make one of them shorter", limit)
 		}
 		if p.PausedTTL.IsNever() || p.PausedTTL+max(p.Notice, leastMargin) > limit {
-			risk("the provider destroys a suspended box after %s; export and decide before", limit)
+			risk("the provider destroys a suspended box after %s, so it is woken and suspended again before", limit)
 		}
+		if margin := renewMargin(c.PausedLife); margin < leastMargin.Std() {
+			risk("the margin before the provider destroys a suspended box is %s, less than %s", Duration(margin), leastMargin)
+		}
+		out.Watches = append(out.Watches, Watch{"renewal of a suspended box", "boxkeeper", limit - Duration(renewMargin(c.PausedLife)), "wake, export if needed, suspend again"})
 		out.Watches = append(out.Watches, Watch{"life of a suspended box", "provider", limit, "the provider destroys the box"})
 	}
 	if p.PausedTTL.IsNever() {
@@ -91,4 +91,34 @@ func Plan(policy Policy, c Capabilities) (Arrangement, error) {
 	}
 	out.Policy = p
 	return out, nil
+}
+
+// planIdle says who watches the idle time. A time of ours that must be shorter
+// than asked for is the policy's from then on.
+func (a *Arrangement) planIdle(p *Policy, share idlePlan, adjust Tri) {
+	risk := func(format string, args ...any) { a.Risks = append(a.Risks, fmt.Sprintf(format, args...)) }
+	a.Native.Idle = share.native
+	switch {
+	case p.Idle.IsNever():
+		risk("idle is never: the box is awake until the hard maximum")
+	case share.lead == LeadProvider:
+		a.Watches = append(a.Watches,
+			Watch{"idle", "provider", share.native, "suspend"},
+			Watch{"idle, if the provider does not act", "boxkeeper", share.ours, "look, then reclaim, export, suspend"})
+		risk("the provider suspends an idle box: it is exported after each turn, and nothing is reclaimed before")
+	default:
+		a.Watches = append(a.Watches, Watch{"idle", "boxkeeper", share.ours, "reclaim, export, suspend"})
+		if share.ours < p.Idle {
+			risk("the provider suspends an idle box after %s at the latest, so idle is %s", share.native, share.ours)
+			p.Idle = share.ours
+		}
+		if share.native > 0 {
+			a.Watches = append(a.Watches, Watch{"idle, if boxkeeper is down", "provider", share.native, "suspend"})
+		} else {
+			risk("the provider has no idle timer: while boxkeeper is down an idle box stays awake")
+		}
+	}
+	if share.native > 0 && adjust != Yes {
+		risk("the provider's idle timer of %s can't be set again: work that makes no traffic there for so long is suspended, and a later policy.idle does not reach it", share.native)
+	}
 }

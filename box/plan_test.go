@@ -29,11 +29,19 @@ func TestPlanNamesTheRisks(t *testing.T) {
 		"nobody knows whether it suspends": {func(_ *box.Policy, c *box.Capabilities) {
 			c.Suspend, c.NativeIdle = box.Unknown, box.Yes
 		}, []string{"nobody has found out whether provider test can suspend"}},
-		"it is never idle":        {func(p *box.Policy, _ *box.Capabilities) { p.Idle = box.Never }, []string{"awake until the hard maximum"}},
-		"a holder holds for ever": {func(p *box.Policy, c *box.Capabilities) { p.MaxRun, c.NativeIdle = box.Never, box.Yes }, []string{"keeps the box awake for ever"}},
-		"no end to what it costs": {func(p *box.Policy, c *box.Capabilities) { p.PausedTTL, c.NativeIdle = box.Never, box.Yes }, []string{"paid for without end"}},
-		"the provider is shorter": {func(_ *box.Policy, c *box.Capabilities) { c.MaxRun, c.NativeIdle = time.Hour, box.Yes }, []string{"ends a box after 1h, so max_run is 45m"}},
-		"the provider forgets":    {func(_ *box.Policy, c *box.Capabilities) { c.PausedLife, c.NativeIdle = 20*day, box.Yes }, []string{"destroys a suspended box after 20d"}},
+		"it is never idle":                      {func(p *box.Policy, _ *box.Capabilities) { p.Idle = box.Never }, []string{"awake until the hard maximum"}},
+		"a holder holds for ever":               {func(p *box.Policy, c *box.Capabilities) { p.MaxRun, c.NativeIdle = box.Never, box.Yes }, []string{"keeps the box awake for ever"}},
+		"no end to what it costs":               {func(p *box.Policy, c *box.Capabilities) { p.PausedTTL, c.NativeIdle = box.Never, box.Yes }, []string{"paid for without end"}},
+		"the provider is shorter":               {func(_ *box.Policy, c *box.Capabilities) { c.MaxRun, c.NativeIdle = time.Hour, box.Yes }, []string{"ends a box after 1h, so max_run is 45m"}},
+		"the provider forgets":                  {func(_ *box.Policy, c *box.Capabilities) { c.PausedLife, c.NativeIdle = 20*day, box.Yes }, []string{"destroys a suspended box after 20d"}},
+		"a life too short for a margin of 72 h": {func(_ *box.Policy, c *box.Capabilities) { c.PausedLife, c.NativeIdle = 4*day, box.Yes }, []string{"destroys a suspended box after 4d", "the margin before the provider destroys a suspended box is 1d, less than 3d"}},
+		"a timer that can't be set again":       {func(_ *box.Policy, c *box.Capabilities) { c.NativeIdle, c.NativeAdjust = box.Yes, box.No }, []string{"idle timer of 30m can't be set again"}},
+		"a timer that is shorter than ours": {func(_ *box.Policy, c *box.Capabilities) {
+			c.NativeIdle, c.NativeIdleMost = box.Yes, 20*time.Minute
+		}, []string{"after 20m at the latest, so idle is 10m"}},
+		"a provider in the lead": {func(p *box.Policy, c *box.Capabilities) {
+			c.NativeIdle, p.Lead = box.Yes, box.LeadProvider
+		}, []string{"nothing is reclaimed before"}},
 		"a margin of under 72 h": {func(p *box.Policy, c *box.Capabilities) {
 			p.Notice, c.PausedLife, c.NativeIdle = box.Duration(time.Second), 32*day, box.Yes
 		}, []string{"destroys a suspended box after 32d"}},
@@ -42,6 +50,7 @@ func TestPlanNamesTheRisks(t *testing.T) {
 		}, nil},
 	} {
 		p, c := box.DefaultPolicy(), row()
+		c.NativeAdjust = box.Yes
 		test.change(&p, &c)
 		plan, err := box.Plan(p, c)
 		if err != nil || len(plan.Risks) != len(test.risks) {
@@ -65,6 +74,7 @@ func TestPlanRefusesWhatCannotBeMet(t *testing.T) {
 			p.OnExpiry, p.Undo, c.PausedLife = box.OnExpiryDelete, box.Duration(3*day), 32*day
 		},
 		"policy.notice": func(p *box.Policy, _ *box.Capabilities) { p.Notice = box.Never },
+		"policy.lead":   func(p *box.Policy, _ *box.Capabilities) { p.Lead = box.LeadProvider },
 	} {
 		p, c := box.DefaultPolicy(), row()
 		change(&p, &c)
@@ -82,7 +92,7 @@ func TestPlanRefusesWhatCannotBeMet(t *testing.T) {
 func TestPlanSaysWhoWatchesWhat(t *testing.T) {
 	t.Parallel()
 	c := row()
-	c.NativeIdle, c.MaxRun, c.PausedLife = box.Yes, 4*time.Hour, 60*day
+	c.NativeIdle, c.NativeAdjust, c.MaxRun, c.PausedLife = box.Yes, box.Yes, 4*time.Hour, 60*day
 	plan, err := box.Plan(box.Policy{OnExpiry: box.OnExpiryDelete}, c)
 	if err != nil {
 		t.Fatal(err)
@@ -93,6 +103,7 @@ func TestPlanSaysWhoWatchesWhat(t *testing.T) {
 		{Name: "hard end", By: "provider", After: box.Duration(4 * time.Hour), Action: "the provider ends the box"},
 		{Name: "hard maximum awake time", By: "boxkeeper", After: box.Duration(225 * time.Minute), Action: "reclaim, export, suspend"},
 		{Name: "life of a suspended box", By: "provider", After: box.Duration(60 * day), Action: "the provider destroys the box"},
+		{Name: "renewal of a suspended box", By: "boxkeeper", After: box.Duration(57 * day), Action: "wake, export if needed, suspend again"},
 		{Name: "notice before expiry", By: "boxkeeper", After: box.Duration(27 * day), Action: "tell the owner"},
 		{Name: "paused TTL", By: "boxkeeper", After: box.Duration(30 * day), Action: "delete after a verified export and an undo window of 1d"},
 	} {
@@ -100,7 +111,7 @@ func TestPlanSaysWhoWatchesWhat(t *testing.T) {
 			t.Errorf("watch %+v, want %+v", got, want)
 		}
 	}
-	if len(plan.Watches) != 7 || plan.Policy.MaxRun != box.Duration(225*time.Minute) {
+	if len(plan.Watches) != 8 || plan.Native.Idle != box.Duration(30*time.Minute) || plan.Policy.MaxRun != box.Duration(225*time.Minute) {
 		t.Errorf("%d watches, max_run %s", len(plan.Watches), plan.Policy.MaxRun)
 	}
 	never, err := box.Plan(box.Policy{Idle: box.Never, PausedTTL: box.Never, MaxRun: box.Never}, row())
@@ -121,6 +132,7 @@ func TestCapabilitiesMissing(t *testing.T) {
 		"url_stable": func(c *box.Capabilities) { c.URLStable = box.Unknown }, "key_stable": func(c *box.Capabilities) { c.KeyStable = box.Unknown },
 		"looking_is_use": func(c *box.Capabilities) { c.LookingIsUse = box.Unknown }, "list": func(c *box.Capabilities) { c.List = box.Unknown },
 		"watch": func(c *box.Capabilities) { c.Watch = box.Unknown }, "native_idle": func(c *box.Capabilities) { c.NativeIdle = box.Unknown },
+		"native_adjust":        func(c *box.Capabilities) { c.NativeAdjust = box.Unknown },
 		"export_needs_running": func(c *box.Capabilities) { c.ExportNeedsRunning = box.Unknown }, "lead": func(c *box.Capabilities) { c.Lead = "" },
 		"suspend_proof": func(c *box.Capabilities) { c.SuspendProof = "" }, "delete_proof": func(c *box.Capabilities) { c.DeleteProof = "" },
 	} {

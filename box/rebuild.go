@@ -199,7 +199,7 @@ func (r *ledgerReader) delete(e LedgerEntry, d LedgerDeletion) {
 	if !d.Receipt.IsZero() {
 		f.Receipt = d.Receipt
 	}
-	f.Sequence, f.SuspendedSince = nil, time.Time{}
+	f.Sequence, f.SuspendedSince, f.SuspendedAt = nil, time.Time{}, time.Time{}
 	f.move(r.at, StateBoxArchived, Reason{ReasonDeleted, "destroyed: " + orElse(d.Evidence, "proven gone")})
 }
 
@@ -268,7 +268,8 @@ func (f *Facts) TakeOver(now time.Time) {
 		f.Rebuilt = true
 		f.UndrainOwed = f.SuspendedSince.IsZero() // a drain may have been on
 		if f.SuspendedSince.IsZero() {
-			f.doubtScan() // it was awake
+			f.doubtScan()     // it was awake
+			f.TurnEnded = now // and worked in, perhaps, since its newest export
 		}
 		f.move(now, StateUnknown, why)
 		return
@@ -286,7 +287,7 @@ func (f *Facts) TakeOver(now time.Time) {
 // notAfter takes times that lie ahead as now: the engine that counted them is
 // gone, and the clock of the present one may be behind it.
 func (f *Facts) notAfter(now time.Time) {
-	for _, t := range []*time.Time{&f.StateSince, &f.LastUse, &f.AwakeSince, &f.IdleFloor, &f.SuspendedSince, &f.PausedClock, &f.ReceiptAt} {
+	for _, t := range []*time.Time{&f.StateSince, &f.LastUse, &f.AwakeSince, &f.IdleFloor, &f.SuspendedSince, &f.SuspendedAt, &f.PausedClock, &f.ReceiptAt} {
 		if t.After(now) {
 			*t = now
 		}
@@ -303,6 +304,9 @@ func (f *Facts) applyRebuilt(seen Observation, now time.Time) bool {
 		return false
 	}
 	f.Rebuilt = false
+	if f.deletionDue() {
+		f.Deletion.Unclear = false // the reading ends the doubt
+	}
 	if f.SuspendedSince.IsZero() {
 		return false
 	}

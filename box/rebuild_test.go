@@ -61,7 +61,7 @@ func (w *world) intent(step box.Step) {
 			w.append(box.LedgerNoticed, box.LedgerNote{Due: step.At, Marks: m})
 		}
 	case box.StepWait, box.StepFinish, box.StepAwaitReady, box.StepObserve, box.StepScan, box.StepQuiesce, box.StepUndrain,
-		box.StepReclaim, box.StepExport, box.StepVerifyExport:
+		box.StepReclaim, box.StepExport, box.StepVerifyExport, box.StepAdjust:
 	}
 }
 
@@ -86,7 +86,7 @@ func (w *world) entry(step box.Step, out box.Outcome) {
 	case box.StepObserve:
 		w.unread = false
 	case box.StepWait, box.StepFinish, box.StepAwaitReady, box.StepScan, box.StepQuiesce, box.StepUndrain,
-		box.StepReclaim, box.StepVerifyExport, box.StepNotify, box.StepRecord:
+		box.StepReclaim, box.StepVerifyExport, box.StepNotify, box.StepRecord, box.StepAdjust:
 	}
 }
 
@@ -205,6 +205,13 @@ func TestAnyLifeSurvivesTheLossOfItsWorkflow(t *testing.T) {
 		s, c := spec(), row()
 		if rapid.Bool().Draw(rt, "deletes at expiry") {
 			s.Policy.OnExpiry = box.OnExpiryDelete
+		}
+		if rapid.Bool().Draw(rt, "provider has timers") {
+			c = netted()
+			c.PausedLife = time.Duration(rapid.IntRange(0, 1).Draw(rt, "paused life")) * 60 * 24 * time.Hour
+			if rapid.Bool().Draw(rt, "provider leads") {
+				s.Policy.Lead = box.LeadProvider
+			}
 		}
 		x := &chaos{T: rt, w: newWorldAt(rt, s, c), tokens: []string{"bogus"}}
 		w, turn, interrupted := x.w, 0, false
@@ -464,6 +471,7 @@ func TestMarksHoldWhatARebuildNeeds(t *testing.T) {
 		"Confirmation": "given again", "Failure": "tried at once", "Repairs": "counted again", "RepairedAt": "counted again",
 		"Observed": "read again", "ObservedAt": "read again", "Look": "read in any case", "UndrainOwed": "assumed",
 		"Rebuilt": "set by a rebuild", "Durable": "of the run", "Recording": "of the run", "Recorded": "of the run",
+		"Native": "told again", "NativeAt": "told again", "NativeStuck": "told again", "TurnEnded": "assumed", "Decided": "of the run",
 		"Seen": "callers use new ids", "Transitions": "made of the entries",
 	}
 	marks := map[string]reflect.Type{}

@@ -69,6 +69,9 @@ type Observation struct {
 	// Age is how long ago this phase began by the provider's own clock; zero
 	// when it does not say.
 	Age time.Duration `json:"age,omitzero"`
+	// Native is what the provider says that it was told to do by itself; nil when
+	// it does not say.
+	Native *Native `json:"native,omitzero"`
 }
 
 // Secret is a value that never leaves the process: it prints and marshals as

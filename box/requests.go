@@ -157,7 +157,12 @@ func (f *Facts) hold(h Holder, lease Duration, now time.Time) time.Time {
 // now.
 func (f *Facts) Release(holderID string, now time.Time) ActionAnswer {
 	before := len(f.Holders)
-	f.Holders = slices.DeleteFunc(f.Holders, func(h Holder) bool { return h.ID == holderID })
+	f.Holders = slices.DeleteFunc(f.Holders, func(h Holder) bool {
+		if h.ID == holderID && h.Kind == HolderOperation {
+			f.TurnEnded = now
+		}
+		return h.ID == holderID
+	})
 	if len(f.Holders) < before {
 		f.LastUse = latest(f.LastUse, now)
 		return f.answer("released; the idle clock starts now")

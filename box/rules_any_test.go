@@ -29,6 +29,15 @@ func TestAnyLife(t *testing.T) {
 		if rapid.Bool().Draw(rt, "provider has a wall") {
 			c.MaxRun = 2 * time.Hour
 		}
+		if rapid.Bool().Draw(rt, "provider has an idle timer") {
+			c.NativeIdle, c.NativeAdjust = box.Yes, rapid.SampledFrom([]box.Tri{box.Yes, box.No}).Draw(rt, "to be set again")
+			if rapid.Bool().Draw(rt, "provider leads") {
+				s.Policy.Lead = box.LeadProvider
+			}
+		}
+		if rapid.Bool().Draw(rt, "provider forgets") {
+			c.PausedLife = 20 * day
+		}
 		x := &chaos{T: rt, w: newWorldAt(rt, s, c), tokens: []string{"bogus"}}
 		turn := 0
 		x.w.between = func(box.Step) {

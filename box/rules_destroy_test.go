@@ -278,3 +278,23 @@ func TestTheProvidersDelete(t *testing.T) {
 		}
 	})
 }
+
+// While the provider refuses, the door opens again by itself: what was said then
+// is exported before the next try, also when the box ended meanwhile.
+func TestADeletionThatFailsForHoursLosesNothing(t *testing.T) {
+	t.Parallel()
+	for _, end := range []box.Phase{box.PhaseRunning, box.PhaseFailed, box.PhaseSuspended} {
+		w := awake(t)
+		w.fail[box.StepDelete] = box.ClassUnavailable
+		w.confirm(w.requestDelete().Token)
+		w.pass(time.Hour)
+		w.state(box.StateDeleting)
+		w.work(false)
+		w.phase = end
+		delete(w.fail, box.StepDelete)
+		w.pass(2 * day)
+		if w.exists && (w.facts.Deletion != nil || w.facts.Confirmation.Reason.Code != box.ReasonHistoryChanged) || !w.stored[w.digest()] {
+			t.Errorf("%s: it is %s, exists %v%s", end, w.facts.State, w.exists, w.told())
+		}
+	}
+}

@@ -245,3 +245,102 @@ func TestSpecsRefuseWhatBoxkeeperSets(t *testing.T) {
 		}
 	}
 }
+
+// A store that is away for some minutes must cost no history.
+func TestAnExportIsWaitedForWhileItsFailureMayPass(t *testing.T) {
+	t.Parallel()
+	w := awake(t)
+	w.work(true)
+	w.fail[box.StepExport] = box.ClassUnavailable
+	due := w.now.Add(idle)
+	w.pass(idle + 7*time.Minute)
+	w.state(box.StateSuspending)
+	delete(w.fail, box.StepExport)
+	w.pass(2 * time.Minute)
+	w.state(box.StateSuspended)
+	if !w.facts.StatusAt(w.now).ExportCovers {
+		t.Fatal("suspended without an export")
+	}
+
+	w = awake(t)
+	w.work(true)
+	w.fail[box.StepExport] = box.ClassUnavailable
+	w.pass(idle + time.Hour)
+	w.state(box.StateSuspended)
+	if late := w.facts.StateSince.Sub(due); late < 10*time.Minute || late > 13*time.Minute {
+		t.Fatalf("it gave up %s after the idle deadline", late)
+	}
+}
+
+// A destroying call whose outcome is not known, and an export that is lost
+// since: what the box is now decides, and the deletion is carried out.
+func TestAnUnclearDeletionWhoseExportIsLostLooksAtTheBox(t *testing.T) {
+	t.Parallel()
+	for name, row := range map[string]struct {
+		turn  func(*world)
+		want  box.State
+		again bool // exported once more
+	}{
+		"it is suspended as before":         {func(*world) {}, box.StateBoxArchived, true},
+		"it runs":                           {func(w *world) { w.phase = box.PhaseRunning }, box.StateBoxArchived, true},
+		"it starts":                         {func(w *world) { w.phase = box.PhaseStarting }, box.StateBoxArchived, true},
+		"it ended by itself":                {func(w *world) { w.phase = box.PhaseFailed }, box.StateBoxArchived, true},
+		"it is gone, and a person is asked": {func(w *world) { w.exists = false }, box.StateDeleteBlocked, false},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			w := awake(t)
+			w.work(false)
+			w.toSuspended()
+			w.confirm(w.requestDelete().Token)
+			w.failed(w.step(box.StepDelete), box.ClassDeadlineExceeded)
+			w.cancel()
+			w.state(box.StateDeleting) // there may be no way back
+			row.turn(w)
+			w.log = nil
+			w.now = w.facts.Failure.RetryAt
+			w.failed(w.step(box.StepDelete), box.ClassFailedPrecondition)
+			w.badStore = true
+			w.between = func(step box.Step) {
+				w.badStore = w.badStore && step.Kind != box.StepVerifyExport // the next export is stored well
+			}
+			w.pass(30 * time.Minute)
+			w.state(row.want)
+			if w.did(box.StepObserve) == 0 || (w.did(box.StepExport) > 0) != row.again {
+				t.Errorf("steps %v", w.log)
+			}
+		})
+	}
+}
+
+func TestWhatBecameOfACancellation(t *testing.T) {
+	t.Parallel()
+	w := awake(t)
+	last := func() box.Confirmation {
+		t.Helper()
+		c := w.facts.StatusAt(w.now).Confirmation
+		if c == nil || !c.Cancel || c.By != "ana" {
+			t.Fatalf("last_confirmation is %+v", c)
+		}
+		return *c
+	}
+	w.cancel()
+	if c := last(); c.Accepted || c.Reason.Code != box.ReasonRefused {
+		t.Errorf("without a request it became %+v", c)
+	}
+	w.confirm(w.requestDelete().Token)
+	w.cancel()
+	if c := last(); !c.Accepted || c.Reason.Code != box.ReasonCancelled {
+		t.Errorf("in time it became %+v", c)
+	}
+	w.cancel()
+	if c := last(); !c.Accepted {
+		t.Errorf("its repeat became %+v", c)
+	}
+	w.confirm(w.requestDelete().Token)
+	w.failed(w.step(box.StepDelete), box.ClassUnavailable)
+	w.cancel()
+	if c := last(); c.Accepted || c.Reason.Code != box.ReasonRefused {
+		t.Errorf("too late it became %+v", c)
+	}
+}

@@ -64,7 +64,7 @@ func TestRule14OrderOfASuspend(t *testing.T) {
 			w.fail[box.StepReclaim] = box.ClassInternal
 		}, []box.StepKind{box.StepQuiesce, box.StepReclaim, box.StepReclaim, box.StepExport, box.StepSuspend}, "nothing was reclaimed: as told"},
 		{"an export that fails is skipped with its reason", func(w *world) {
-			w.fail[box.StepExport] = box.ClassExhausted
+			w.fail[box.StepExport] = box.ClassUnsupported
 		}, []box.StepKind{box.StepQuiesce, box.StepReclaim, box.StepExport, box.StepExport, box.StepExport, box.StepSuspend}, "no export could be taken: as told"},
 		{"an agent-server that is silent does not keep the box awake for ever", func(w *world) {
 			w.deaf = true

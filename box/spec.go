@@ -55,6 +55,7 @@ type Policy struct { //nolint:recvcheck // only the method that hands out places
 	ExportLife  Duration `json:"export_life,omitzero"`  // how long an export stays after the box is deleted
 	DeadMan     Duration `json:"dead_man,omitzero"`     // margin of the provider's own timers over ours
 	OnExpiry    OnExpiry `json:"on_expiry,omitzero"`    // see OnExpiry
+	Lead        Lead     `json:"lead,omitzero"`         // who suspends an idle box first; default: as the provider's row says
 }
 
 // DefaultPolicy returns the policy of a workspace whose spec sets nothing.
@@ -108,6 +109,9 @@ func (p Policy) Merged(change Policy) Policy {
 	if change.OnExpiry != "" {
 		out.OnExpiry = change.OnExpiry
 	}
+	if change.Lead != "" {
+		out.Lead = change.Lead
+	}
 	return out
 }
 
@@ -128,6 +132,11 @@ func (p Policy) Validate() error {
 	case "", OnExpiryAsk, OnExpiryDelete:
 	default:
 		return Invalidf("policy.on_expiry", "%q is not known; use \"ask\" or \"delete\"", p.OnExpiry)
+	}
+	switch p.Lead {
+	case "", LeadOurs, LeadProvider:
+	default:
+		return Invalidf("policy.lead", "%q is not known; use \"ours\" or \"provider\"", p.Lead)
 	}
 	full := DefaultPolicy().Merged(p)
 	if !full.PausedTTL.IsNever() && full.Notice.Std() >= full.PausedTTL.Std() && p.Notice != 0 {

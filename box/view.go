@@ -45,16 +45,18 @@ type Status struct {
 // Why is the answer of the why query: why it is as it is, what comes next and
 // when, and who can stop it.
 type Why struct {
-	AsOf        time.Time    `json:"as_of"`
-	Source      string       `json:"source,omitzero"` // as in a status
-	State       State        `json:"state"`
-	Because     Reason       `json:"because"`
-	Next        StepKind     `json:"next_action"`
-	NextAt      time.Time    `json:"next_action_at,omitzero"`
-	NextReason  Reason       `json:"next_reason"`
-	StoppedBy   string       `json:"who_can_stop_it,omitzero"`
-	Holders     []HolderView `json:"holders,omitzero"`
-	Failure     *Failure     `json:"failure,omitzero"`
+	AsOf       time.Time    `json:"as_of"`
+	Source     string       `json:"source,omitzero"` // as in a status
+	State      State        `json:"state"`
+	Because    Reason       `json:"because"`
+	Next       StepKind     `json:"next_action"`
+	NextAt     time.Time    `json:"next_action_at,omitzero"`
+	NextReason Reason       `json:"next_reason"`
+	StoppedBy  string       `json:"who_can_stop_it,omitzero"`
+	Holders    []HolderView `json:"holders,omitzero"`
+	Failure    *Failure     `json:"failure,omitzero"`
+	// Decided is the step that began last, with the facts that led to it.
+	Decided     *Decision    `json:"last_decision,omitzero"`
 	Transitions []Transition `json:"transitions"`
 }
 
@@ -99,6 +101,9 @@ func (f *Facts) StatusAt(now time.Time) Status {
 	if plan, err := Plan(f.Policy, f.Capabilities); err == nil {
 		s.Watches, s.Risks = plan.Watches, plan.Risks
 	}
+	if risk := f.nativeRisk(); risk != "" {
+		s.Risks = append(s.Risks, risk)
+	}
 	return s
 }
 
@@ -107,7 +112,7 @@ func (f *Facts) WhyAt(now time.Time) Why {
 	next := Next(f, now)
 	w := Why{
 		AsOf: now, State: f.State, Because: f.because(), Next: next.Upcoming(), NextAt: next.At, NextReason: next.Reason,
-		StoppedBy: next.StoppedBy, Failure: f.Failure, Transitions: slices.Clone(f.Transitions),
+		StoppedBy: next.StoppedBy, Failure: f.Failure, Decided: f.Decided, Transitions: slices.Clone(f.Transitions),
 	}
 	for _, h := range f.Holders {
 		w.Holders = append(w.Holders, HolderView{ID: h.ID, Kind: h.Kind, Origin: h.Origin, Age: age(now, h.Since), EndsIn: age(h.Until, now)})

@@ -52,6 +52,9 @@ func New(name string, d driver.Driver, opts *Options) (*Provider, error) {
 	if _, ok := d.(driver.Watcher); row.Watch == box.Yes && !ok {
 		return nil, box.Errorf(box.ClassInternal, "driver %q claims Watch and does not implement it", row.Driver)
 	}
+	if _, ok := d.(driver.Adjuster); row.NativeAdjust == box.Yes && !ok {
+		return nil, box.Errorf(box.ClassInternal, "driver %q claims NativeAdjust and does not implement it", row.Driver)
+	}
 	return &Provider{name: name, installation: opts.Installation, keys: opts.Keys, row: row, driver: d}, nil
 }
 
@@ -84,9 +87,13 @@ func (p *Provider) Create(ctx context.Context, spec box.Spec, epoch int, start d
 	if epoch < 1 {
 		return box.Observation{}, p.fail(op, "", box.Invalidf("epoch", "%d is not an epoch; the first is 1", epoch), nil)
 	}
+	plan, err := box.Plan(spec.Policy, p.row)
+	if err != nil {
+		return box.Observation{}, p.fail(op, "", err, nil)
+	}
 	identity := box.Identity{Installation: p.installation, Workspace: spec.Workspace, Epoch: epoch}
 	name := identity.Name()
-	start, err := p.withKeys(start, identity)
+	start, err = p.withKeys(start, identity)
 	if err != nil {
 		return box.Observation{}, p.fail(op, name, err, secretsOf(start))
 	}
@@ -100,7 +107,7 @@ func (p *Provider) Create(ctx context.Context, spec box.Spec, epoch int, start d
 		Image:    spec.Image,
 		Labels:   spec.Labels,
 		Start:    start,
-		Policy:   spec.Policy.Effective(),
+		Native:   plan.Native,
 	})
 	if err != nil {
 		return box.Observation{}, p.fail(op, name, err, secrets)
@@ -173,6 +180,25 @@ func (p *Provider) Resume(ctx context.Context, ref box.Ref, start driver.Start) 
 	seen.Evidence = secrets.text(seen.Evidence)
 	if seen.Phase != box.PhaseStarting && seen.Phase != box.PhaseRunning {
 		return box.Observation{}, p.refuse(box.ClassUnknown, op, ref.Name, "the answer is %q, which proves nothing; look again", seen.Phase)
+	}
+	return p.same(op, ref, seen)
+}
+
+// Adjust sets the provider's own timers of a running box again, which also
+// starts them anew; the answer's Native is what the provider says afterwards.
+// It never wakes a box: FailedPrecondition. NotFound: the box is not there.
+func (p *Provider) Adjust(ctx context.Context, ref box.Ref, native box.Native) (box.Observation, error) {
+	const op = "adjust"
+	if _, err := p.mutable(ctx, op, ref, p.row.NativeAdjust); err != nil {
+		return box.Observation{}, err
+	}
+	adjuster, ok := p.driver.(driver.Adjuster)
+	if !ok {
+		return box.Observation{}, p.refuse(box.ClassUnsupported, op, ref.Name, "the provider's timers can't be set again")
+	}
+	seen, err := adjuster.Adjust(ctx, ref, native)
+	if err != nil {
+		return box.Observation{}, p.absent(ctx, op, ref, err, nil)
 	}
 	return p.same(op, ref, seen)
 }

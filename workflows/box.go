@@ -95,7 +95,7 @@ func (w *loop) run() error {
 			}
 		case box.StepCreate, box.StepAwaitReady, box.StepObserve, box.StepScan, box.StepQuiesce, box.StepUndrain,
 			box.StepReclaim, box.StepExport, box.StepSuspend, box.StepResume, box.StepNotify, box.StepVerifyExport,
-			box.StepDelete, box.StepRecord:
+			box.StepAdjust, box.StepDelete, box.StepRecord:
 			if err := w.act(step, now); err != nil {
 				return err
 			}

@@ -41,7 +41,7 @@ func boundsOf(kind box.StepKind) bounds {
 		return longTransfer
 	case box.StepQuiesce: // ends runs: up to ten seconds each
 		return bounds{start: 15 * time.Minute, beat: 20 * time.Second, tries: 1}
-	case box.StepWait, box.StepFinish, box.StepObserve, box.StepScan, box.StepUndrain, box.StepNotify, box.StepRecord:
+	case box.StepWait, box.StepFinish, box.StepObserve, box.StepScan, box.StepUndrain, box.StepNotify, box.StepAdjust, box.StepRecord:
 	}
 	return quickCall
 }
@@ -83,7 +83,7 @@ func (w *loop) start(ctx workflow.Context, step box.Step) workflow.Future {
 	case box.StepQuiesce:
 		in := activities.QuiesceInput{Target: target}
 		if f.Sequence.Purpose == box.PurposeIdle {
-			in.IdleFor = f.Policy.Idle
+			in.IdleFor = f.IdleAfter()
 		}
 		return call(ctx, a.Quiesce, in)
 	case box.StepUndrain:
@@ -108,10 +108,12 @@ func (w *loop) start(ctx workflow.Context, step box.Step) workflow.Future {
 		return call(ctx, a.SendNotice, notice)
 	case box.StepRecord:
 		return call(ctx, a.Record, target)
+	case box.StepAdjust:
+		return call(ctx, a.Adjust, activities.AdjustInput{Target: target, Native: f.NativeWanted()})
 	case box.StepVerifyExport, box.StepDelete:
 		in := activities.DeleteInput{
 			Target: target, Spec: f.Spec, Epoch: f.Epoch, Receipt: f.Receipt,
-			WithoutHistory: f.Deletion.WithoutHistory, NeverReady: f.NeverReady(), By: f.Deletion.ConfirmedBy,
+			WithoutHistory: f.Deletion.WithoutHistory, NeverReady: f.NeverReady(), Awake: f.AwakeAtExport(), By: f.Deletion.ConfirmedBy,
 		}
 		if step.Kind == box.StepVerifyExport {
 			return call(ctx, a.VerifyExport, in)

@@ -50,7 +50,11 @@ func (p *page) policy(policy box.Policy) {
 	for _, f := range policyFields(&policy) {
 		rows = append(rows, []string{f.flag + ":", f.to.String()})
 	}
-	p.table(append(rows, []string{"on-expiry:", string(policy.OnExpiry)}))
+	rows = append(rows, []string{"on-expiry:", string(policy.OnExpiry)})
+	if policy.Lead != "" {
+		rows = append(rows, []string{"lead:", string(policy.Lead)})
+	}
+	p.table(rows)
 }
 
 func (a *Shared) keepCommand() *cobra.Command {

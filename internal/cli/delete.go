@@ -171,7 +171,7 @@ func (s *session) verdict(ctx context.Context, before box.Status, sent box.Confi
 			out.Verdict, out.Text = "accepted", "the box is "+string(now.State)
 			return nil
 		case v == nil || v.Token != sent.Token:
-		case v.Accepted:
+		case !off(*v):
 			out.Verdict, out.Text = "accepted", "the history is exported and read back, then the box is destroyed"
 			if d := now.Deletion; d != nil && d.Undo > 0 {
 				out.Text += "; until " + stamp(d.ConfirmedAt.Add(d.Undo.Std())) + " it can be taken back with cancel"
@@ -187,6 +187,10 @@ func (s *session) verdict(ctx context.Context, before box.Status, sent box.Confi
 	}
 }
 
+// off reports whether the deletion of this token is not agreed any more: its
+// confirmation was refused or given up, or a cancellation came in time.
+func off(v box.Confirmation) bool { return v.Accepted == v.Cancel }
+
 // deletionGoal waits for the archive, and ends when the deletion was refused,
 // voided or taken back.
 func deletionGoal(token string) goal {
@@ -195,7 +199,7 @@ func deletionGoal(token string) goal {
 		if s.Deletion != nil && s.Deletion.Confirmed || s.State == box.StateDeleting {
 			return nil
 		}
-		if v := s.Confirmation; v != nil && v.Token == token && !v.Accepted {
+		if v := s.Confirmation; v != nil && v.Token == token && off(*v) {
 			return &otherState{want: g.name, got: s.State, why: "the deletion is off: " + v.Reason.Text}
 		}
 		return nil

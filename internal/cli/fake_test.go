@@ -378,7 +378,7 @@ func (f *fakeTemporal) add(workspace string, state box.State) *box.Facts {
 }
 
 func row() box.Capabilities {
-	return box.Capabilities{Driver: "local", Suspend: box.Yes, NativeIdle: box.No, Lead: box.LeadOurs}
+	return box.Capabilities{Driver: "local", Suspend: box.Yes, NativeIdle: box.No, NativeAdjust: box.No, Lead: box.LeadOurs}
 }
 
 // outcome is what a command left behind.

@@ -94,7 +94,11 @@ func (a *Shared) statusText(p *page, s box.Status) {
 		}
 	}
 	if v := s.Confirmation; v != nil {
-		p.linef("The last confirmation was %s: %s.", map[bool]string{true: "accepted", false: "not accepted"}[v.Accepted], strings.TrimSuffix(printable(v.Reason.Text), "."))
+		what := "confirmation"
+		if v.Cancel {
+			what = "cancellation"
+		}
+		p.linef("The last %s was %s: %s.", what, map[bool]string{true: "accepted", false: "not accepted"}[v.Accepted], strings.TrimSuffix(printable(v.Reason.Text), "."))
 	}
 	p.failure(a, s.Failure)
 	p.WriteByte('\n')
@@ -170,6 +174,10 @@ func (a *Shared) whyText(p *page, workspace string, w box.Why) {
 	for _, h := range w.Holders {
 		p.linef("Held by %s %s%s for %s; the lease ends in %s.", printable(string(h.Kind)), printable(h.ID), ifText(" of ", printable(h.Origin)), a.age(h.Age, w.AsOf), a.left(h.EndsIn, w.AsOf))
 	}
+	if d := w.Decided; d != nil {
+		p.linef("The last decision was to %s, %s: %s.", printable(string(d.Step)), a.moment(d.At), strings.TrimSuffix(printable(d.Reason.Text), "."))
+		p.grounds(a, d.Facts)
+	}
 	p.failure(a, w.Failure)
 	if len(w.Transitions) == 0 {
 		return
@@ -180,6 +188,34 @@ func (a *Shared) whyText(p *page, workspace string, w box.Why) {
 		rows = append(rows, []string{stamp(t.At), orDash(string(t.From)), string(t.To), t.Reason.Text})
 	}
 	p.table(rows)
+}
+
+// grounds prints the facts that led to a decision.
+func (p *page) grounds(a *Shared, g box.Grounds) {
+	var told []string
+	say := func(on bool, text string) {
+		if on {
+			told = append(told, text)
+		}
+	}
+	at := func(what string, t time.Time) { say(!t.IsZero(), what+" "+a.moment(t)) }
+	at("last use", g.LastUse)
+	at("awake since", g.AwakeSince)
+	say(g.IdleAfter != 0, "idle after "+g.IdleAfter.String())
+	at("hard end", g.WallAt)
+	say(g.Holders > 0, plural(g.Holders, "holder"))
+	say(g.Wanted != "", "a person wants it to "+g.Wanted)
+	at("suspended since", g.SuspendedSince)
+	at("expires", g.ExpiresAt)
+	at("people told of", g.NoticedFor)
+	say(g.ExportCovers, "an export covers the last use")
+	say(!g.ExportCovers, "no export covers the last use")
+	say(g.ConfirmedBy != "", "deletion confirmed by "+g.ConfirmedBy)
+	say(g.ExportVerified, "its export was read back")
+	say(g.WithoutHistory, "the loss of history was accepted")
+	say(g.LastSeen != "", "the provider last said "+string(g.LastSeen)+ifText(" ", a.moment(g.LastSeenAt)))
+	say(g.Failures > 0, "it had failed "+plural(g.Failures, "time"))
+	p.linef("It went by: %s.", printable(strings.Join(told, "; ")))
 }
 
 func ifText(before, text string) string {

@@ -21,6 +21,7 @@ func policyFlags(c *cobra.Command, p *box.Policy) {
 		c.Flags().Var(durationFlag{"policy." + strings.ReplaceAll(f.flag, "-", "_"), f.to}, f.flag, f.help)
 	}
 	c.Flags().StringVar((*string)(&p.OnExpiry), "on-expiry", "", "when the paused TTL is over: ask a person (default), or delete after a verified export; delete can be chosen at creation only")
+	c.Flags().StringVar((*string)(&p.Lead), "lead", "", "who suspends an idle box first: ours, or provider where its own timer can; default: as the provider's row says")
 }
 
 type policyField struct {
@@ -86,7 +87,7 @@ func (f *specFlags) build(c *cobra.Command, workspace string) (box.Spec, error) 
 }
 
 func (f *specFlags) fromFile(c *cobra.Command, workspace string) (box.Spec, error) {
-	other := []string{"provider", "owner", "image", "env", "secret", "label", "on-expiry"}
+	other := []string{"provider", "owner", "image", "env", "secret", "label", "on-expiry", "lead"}
 	for _, p := range policyFields(&f.policy) {
 		other = append(other, p.flag)
 	}

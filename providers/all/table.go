@@ -23,6 +23,7 @@ func MarkdownTable(rows []box.Capabilities) string {
 		{"it tells when a box ends", func(c box.Capabilities) string { return c.Watch.String() }},
 		{"history can be read only while it runs", func(c box.Capabilities) string { return c.ExportNeedsRunning.String() }},
 		{"it has an idle timer of its own", func(c box.Capabilities) string { return c.NativeIdle.String() }},
+		{"that timer can be set again", func(c box.Capabilities) string { return c.NativeAdjust.String() }},
 		{"who acts first on an idle box", func(c box.Capabilities) string { return string(c.Lead) }},
 		{"longest awake time", func(c box.Capabilities) string { return length(box.Duration(c.MaxRun), "no limit") }},
 		{"a suspended box is kept for", func(c box.Capabilities) string { return length(box.Duration(c.PausedLife), "ever") }},

@@ -42,7 +42,8 @@ type Driver interface {
 	// idempotent by name: a repeated call returns the same ref, one box exists.
 	// A box of that name with other labels MUST be refused with AlreadyExists
 	// and left alone. A lost answer is resolved by the next call. The ref in the
-	// answer MUST carry the id, the name, the epoch and the fingerprint.
+	// answer MUST carry the id, the name, the epoch and the fingerprint, and, of
+	// a driver that claims NativeIdle, the timers as read back from the provider.
 	Create(ctx context.Context, req CreateRequest) (box.Observation, error)
 
 	// Observe reads the box on the control plane. It MUST NOT wake, extend or
@@ -99,13 +100,22 @@ type Watcher interface {
 	Watch(ctx context.Context, emit func(Listed)) error
 }
 
+// Adjuster sets the provider's own timers of a running box again, which also
+// starts them anew. A driver that claims NativeAdjust implements it.
+type Adjuster interface {
+	// Adjust MUST be safe to repeat, MUST NOT wake a suspended box (that is
+	// FailedPrecondition), and answers an observation whose Native is what the
+	// provider says afterwards. For a gone box it MUST return NotFound.
+	Adjust(ctx context.Context, ref box.Ref, native box.Native) (box.Observation, error)
+}
+
 // CreateRequest is what a driver needs to make a box.
 type CreateRequest struct {
 	Identity box.Identity
 	Image    string
 	Labels   map[string]string
 	Start    Start
-	Policy   box.Policy // effective; for native settings
+	Native   box.Native // the timers that the provider is to keep itself
 }
 
 // Start is what the processes of a box need each time they start. It holds

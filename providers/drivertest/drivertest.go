@@ -2,6 +2,7 @@ package drivertest
 
 import (
 	"testing"
+	"time"
 
 	"github.com/openhands/boxkeeper/box"
 	"github.com/openhands/boxkeeper/providers/driver"
@@ -69,6 +70,8 @@ func cases() []testcase {
 		{"delete by four at once", false, testDeleteAtOnce},
 		{"a box that never was is gone", false, testNever},
 		{"nothing wakes a gone box or takes its place", true, testGone},
+		{"the provider's own timers are as they were told", false, testNative},
+		{"the provider's own timers can be set again, and that wakes nothing", false, testAdjust},
 		{"the list holds our boxes, suspended ones included, and no others", false, testList},
 		{"a watcher is told of an end, also of an earlier one, and not of our own calls", false, testWatch},
 	}
@@ -87,6 +90,9 @@ func testRow(t *testing.T, b *bench) {
 	}
 	if _, ok := b.wire.Driver.(driver.Lister); b.row.List == box.Yes && !ok {
 		t.Error("claims List and does not implement it")
+	}
+	if _, ok := b.wire.Driver.(driver.Adjuster); b.row.NativeAdjust == box.Yes && !ok {
+		t.Error("claims NativeAdjust and does not implement it")
 	}
 	if _, ok := b.wire.Driver.(driver.Watcher); b.row.Watch == box.Yes && !ok {
 		t.Error("claims Watch and does not implement it")
@@ -111,7 +117,7 @@ func testFingerprint(t *testing.T, b *bench) {
 }
 
 func testNotClaimed(t *testing.T, b *bench) {
-	if b.row.Suspend == box.Yes && b.row.List == box.Yes && b.row.Watch == box.Yes {
+	if b.row.Suspend == box.Yes && b.row.List == box.Yes && b.row.Watch == box.Yes && b.row.NativeAdjust == box.Yes {
 		t.Log("nothing to check: the driver claims everything")
 		return
 	}
@@ -133,6 +139,12 @@ func testNotClaimed(t *testing.T, b *bench) {
 	}
 	if b.row.List != box.Yes {
 		quiet("list", func() error { _, err := b.list(t.Context()); return err })
+	}
+	if b.row.NativeAdjust != box.Yes {
+		quiet("adjust", func() error {
+			_, err := b.adjust(t.Context(), ref, box.Native{Idle: box.Duration(time.Hour)})
+			return err
+		})
 	}
 	if b.row.Watch != box.Yes {
 		quiet("watch", func() error { return b.watch(t.Context(), func(driver.Listed) {}) })

@@ -95,6 +95,15 @@ func (l *lossy) Resume(ctx context.Context, ref box.Ref, start driver.Start) (bo
 	return l.answer(l.Driver.Resume(ctx, ref, start))
 }
 
+// Adjust is not supported by a driver that does not implement it.
+func (l *lossy) Adjust(ctx context.Context, ref box.Ref, native box.Native) (box.Observation, error) {
+	adjuster, ok := l.Driver.(driver.Adjuster)
+	if !ok {
+		return box.Observation{}, box.Errorf(box.ClassUnsupported, "not implemented")
+	}
+	return l.answer(adjuster.Adjust(ctx, ref, native))
+}
+
 func (l *lossy) Delete(ctx context.Context, ref box.Ref) (box.Observation, error) {
 	return l.answer(l.Driver.Delete(ctx, ref))
 }

@@ -20,6 +20,7 @@ type target interface {
 	resume(ctx context.Context, ref box.Ref) (box.Observation, error)
 	remove(ctx context.Context, ref box.Ref) (box.Observation, error)
 	endpoint(ctx context.Context, ref box.Ref) (driver.Endpoint, error)
+	adjust(ctx context.Context, ref box.Ref, native box.Native) (box.Observation, error)
 	list(ctx context.Context) ([]driver.Listed, error)
 	watch(ctx context.Context, emit func(driver.Listed)) error
 	class(err error) box.Class
@@ -42,7 +43,7 @@ func (b bare) create(ctx context.Context, workspace string) (box.Observation, er
 	return b.driver.Create(ctx, driver.CreateRequest{
 		Identity: box.Identity{Installation: b.installation, Workspace: workspace, Epoch: 1},
 		Start:    b.start(),
-		Policy:   box.DefaultPolicy(),
+		Native:   told(b.driver.Capabilities()),
 	})
 }
 
@@ -70,6 +71,24 @@ func (b bare) remove(ctx context.Context, ref box.Ref) (box.Observation, error) 
 
 func (b bare) endpoint(ctx context.Context, ref box.Ref) (driver.Endpoint, error) {
 	return b.driver.Endpoint(ctx, ref)
+}
+
+func (b bare) adjust(ctx context.Context, ref box.Ref, native box.Native) (box.Observation, error) {
+	adjuster, ok := b.driver.(driver.Adjuster)
+	if !ok {
+		return box.Observation{}, box.Errorf(box.ClassUnsupported, "not implemented")
+	}
+	return adjuster.Adjust(ctx, ref, native)
+}
+
+// told is what the portable type tells a provider of this row for the default
+// policy.
+func told(row box.Capabilities) box.Native {
+	plan, err := box.Plan(box.Policy{}, row)
+	if err != nil {
+		return box.Native{}
+	}
+	return plan.Native
 }
 
 func (b bare) list(ctx context.Context) ([]driver.Listed, error) {
@@ -116,6 +135,9 @@ func newPortable(t *testing.T, d driver.Driver, installation string) portable {
 
 func (p portable) create(ctx context.Context, workspace string) (box.Observation, error) {
 	spec := box.Spec{Version: box.WireVersion, Workspace: workspace, Provider: instance}
+	if p.p.Capabilities().Suspend != box.Yes {
+		spec.Policy.Idle, spec.Policy.MaxRun = box.Never, box.Never
+	}
 	return p.p.Create(ctx, spec, 1, start())
 }
 
@@ -137,6 +159,10 @@ func (p portable) remove(ctx context.Context, ref box.Ref) (box.Observation, err
 
 func (p portable) endpoint(ctx context.Context, ref box.Ref) (driver.Endpoint, error) {
 	return p.p.Endpoint(ctx, ref)
+}
+
+func (p portable) adjust(ctx context.Context, ref box.Ref, native box.Native) (box.Observation, error) {
+	return p.p.Adjust(ctx, ref, native)
 }
 
 func (p portable) list(ctx context.Context) ([]driver.Listed, error) { return p.p.List(ctx) }

@@ -21,7 +21,7 @@ type Options struct {
 	// [DefaultRow].
 	Row box.Capabilities
 	// NativeIdle is the time without use after which the cloud suspends a box
-	// by itself, when the row claims NativeIdle.
+	// that was told no other time, when the row claims NativeIdle.
 	NativeIdle time.Duration
 	// Fingerprint is the account that the cloud begins with; "fakebox" if empty.
 	Fingerprint string
@@ -45,6 +45,7 @@ func DefaultRow() box.Capabilities {
 		Watch:              box.Yes,
 		ExportNeedsRunning: box.Yes,
 		NativeIdle:         box.No,
+		NativeAdjust:       box.No,
 		Lead:               box.LeadOurs,
 		SuspendProof:       "the fake's own state",
 		DeleteProof:        "absent from the fake's account",
@@ -88,6 +89,7 @@ type sandbox struct {
 	lastUse  time.Time
 	evidence string
 	frozen   bool
+	native   box.Native
 	account  string // that it was made in
 }
 
@@ -266,8 +268,8 @@ func (c *Cloud) wall(b *sandbox, now time.Time) bool {
 	}
 	switch b.Phase {
 	case box.PhaseRunning, box.PhaseStarting:
-		if row.NativeIdle == box.Yes && c.opts.NativeIdle > 0 {
-			earliest(b.lastUse.Add(c.opts.NativeIdle), "idle at the provider")
+		if row.NativeIdle == box.Yes && b.native.Idle > 0 {
+			earliest(b.lastUse.Add(b.native.Idle.Std()), "idle at the provider")
 		}
 		if row.MaxRun > 0 {
 			earliest(b.since.Add(row.MaxRun), "longest run time at the provider")
@@ -312,6 +314,10 @@ func (c *Cloud) observation(b *sandbox, ref box.Ref) box.Observation {
 		Evidence: b.evidence,
 		Age:      max(0, c.clock().Sub(b.since)),
 	}
+	if c.opts.Row.NativeIdle == box.Yes {
+		native := b.native
+		seen.Native = &native
+	}
 	if b.Phase == box.PhaseSuspended {
 		seen.MemoryKept = box.No
 		if b.frozen {
@@ -319,6 +325,22 @@ func (c *Cloud) observation(b *sandbox, ref box.Ref) box.Observation {
 		}
 	}
 	return seen
+}
+
+// bounded is what the cloud makes of the timers that it is told.
+func (c *Cloud) bounded(n box.Native) box.Native {
+	row := c.opts.Row
+	switch {
+	case row.NativeIdle != box.Yes:
+		return box.Native{}
+	case n.Idle == 0:
+		return box.Native{Idle: box.Duration(c.opts.NativeIdle)}
+	}
+	n.Idle = max(n.Idle, box.Duration(row.NativeIdleLeast))
+	if row.NativeIdleMost > 0 {
+		n.Idle = min(n.Idle, box.Duration(row.NativeIdleMost))
+	}
+	return n
 }
 
 // start begins b's processes anew.

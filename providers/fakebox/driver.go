@@ -13,9 +13,10 @@ import (
 )
 
 var (
-	_ driver.Driver  = (*Driver)(nil)
-	_ driver.Lister  = (*Driver)(nil)
-	_ driver.Watcher = (*Driver)(nil)
+	_ driver.Driver   = (*Driver)(nil)
+	_ driver.Lister   = (*Driver)(nil)
+	_ driver.Watcher  = (*Driver)(nil)
+	_ driver.Adjuster = (*Driver)(nil)
 )
 
 // Driver is one installation's view of a [Cloud].
@@ -58,6 +59,7 @@ func (d *Driver) Create(ctx context.Context, req driver.CreateRequest) (box.Obse
 		}
 		b.ids = append(b.ids, c.nextID())
 		b.billed = now
+		b.native = c.bounded(req.Native)
 		c.move(b, box.PhaseRunning, now, "created")
 		if err := c.start(b, now); err != nil {
 			return box.Observation{}, err
@@ -135,6 +137,25 @@ func (d *Driver) Resume(ctx context.Context, ref box.Ref, _ driver.Start) (box.O
 				return box.Observation{}, err
 			}
 		}
+		return c.observation(b, ref), nil
+	})
+}
+
+// Adjust sets the native idle timer of a running box, and starts it anew.
+func (d *Driver) Adjust(ctx context.Context, ref box.Ref, native box.Native) (box.Observation, error) {
+	return call(ctx, d.cloud, OpAdjust, ref.Name, func(Fault) (box.Observation, error) {
+		c := d.cloud
+		if c.opts.Row.NativeAdjust != box.Yes {
+			return box.Observation{}, box.Errorf(box.ClassUnsupported, "this cloud's timers can't be set again")
+		}
+		b, err := d.find(ref)
+		if err != nil {
+			return box.Observation{}, err
+		}
+		if b.Phase != box.PhaseRunning && b.Phase != box.PhaseStarting {
+			return box.Observation{}, box.Errorf(box.ClassFailedPrecondition, "the box is %s; resume it first", b.Phase)
+		}
+		b.native, b.lastUse = c.bounded(native), c.clock()
 		return c.observation(b, ref), nil
 	})
 }

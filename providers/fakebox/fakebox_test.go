@@ -59,9 +59,11 @@ func rows() map[string]box.Capabilities {
 	bare.Suspend, bare.List, bare.Watch = box.No, box.No, box.No
 	native := stop
 	native.NativeIdle, native.Lead = box.Yes, box.LeadProvider
+	net := stop
+	net.NativeIdle, net.NativeAdjust, net.NativeIdleMost = box.Yes, box.Yes, 45*time.Minute
 	return map[string]box.Capabilities{
 		"stops": stop, "freezes": freeze, "changes identity": moving,
-		"rotates keys": rotating, "claims nothing": bare, "suspends by itself": native,
+		"rotates keys": rotating, "claims nothing": bare, "suspends by itself": native, "takes new timers": net,
 	}
 }
 

@@ -130,6 +130,7 @@ func Row(opts Options) box.Capabilities {
 		Watch:              box.No,
 		ExportNeedsRunning: box.Yes,
 		NativeIdle:         box.No,
+		NativeAdjust:       box.No,
 		Lead:               box.LeadOurs,
 		ResumeWait:         opts.StartTimeout,
 		SuspendProof:       "no process of the box left, its directory there",
