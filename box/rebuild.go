@@ -56,67 +56,83 @@ func (r *ledgerReader) take(e LedgerEntry) error {
 	if r.opened && (r.facts.State == StateBoxArchived || e.Epoch < r.facts.Epoch && e.Kind != LedgerDeleted) {
 		return nil // nothing comes after the tombstone, and no late word of an earlier box counts
 	}
-	f := &r.facts
 	switch e.Kind {
 	case LedgerCreateIntent, LedgerCreated:
-		d, err := dataOf[LedgerCreate](e)
-		if err != nil {
-			return err
-		}
-		if err := r.open(e, d); err != nil {
-			return err
-		}
-		if e.Kind == LedgerCreated {
-			f.applyCreated(Step{Kind: StepCreate}, Outcome{Observation: d.Observation, Capabilities: d.Capabilities}, r.at)
-			f.Observed, f.ObservedAt = d.Observation, r.at
-		}
+		return r.created(e)
 	case LedgerSuspendIntent, LedgerResumeIntent:
-		d, err := dataOf[LedgerIntent](e)
-		if err != nil {
-			return err
-		}
-		if !r.mark(e, d.Marks) { // of a release that wrote no marks
-			f.move(r.at, map[LedgerKind]State{LedgerSuspendIntent: StateSuspending, LedgerResumeIntent: StateResuming}[e.Kind], Reason{ReasonRequested, "the provider is being told"})
-		}
+		return r.intended(e)
 	case LedgerSuspended, LedgerResumed:
-		seen, err := dataOf[Observation](e)
-		if err != nil {
-			return err
-		}
-		r.mark(e, nil)
-		f.Observed, f.ObservedAt = seen, r.at
-		if e.Kind == LedgerSuspended {
-			f.applySuspended(seen, r.at)
-			return nil
-		}
-		r.resumed(seen)
+		return r.observed(e)
 	case LedgerExported:
-		receipt, err := dataOf[Receipt](e)
-		if err != nil {
-			return err
-		}
-		r.mark(e, nil)
-		f.Receipt, f.ReceiptAt = receipt, r.at
-		f.Scan = &Scan{At: r.at, Digest: receipt.Digest, Conversations: receipt.Conversations, Events: receipt.Events}
+		return r.exported(e)
 	case LedgerNoticed, LedgerMarks:
-		d, err := dataOf[LedgerNote](e)
-		if err != nil {
-			return err
-		}
-		if !r.mark(e, d.Marks) {
-			return Errorf(ClassUnknown, "it holds no marks")
-		}
-		if e.Kind == LedgerNoticed {
-			f.applyNotified(Step{Kind: StepNotify, At: d.Due}, r.at)
-		}
+		return r.noted(e)
 	case LedgerDeleteIntent, LedgerDeleted:
-		d, err := dataOf[LedgerDeletion](e)
-		if err != nil {
-			return err
-		}
-		r.delete(e, d)
-	default:
-		return Errorf(ClassUnknown, "kind %.40q is not known to this program; use a newer one", e.Kind)
+		return r.deleted(e)
+	}
+	return Errorf(ClassUnknown, "kind %.40q is not known to this program; use a newer one", e.Kind)
+}
+
+func (r *ledgerReader) created(e LedgerEntry) error {
+	d, err := dataOf[LedgerCreate](e)
+	if err == nil {
+		err = r.open(e, d)
+	}
+	if err == nil && e.Kind == LedgerCreated {
+		r.facts.applyCreated(Step{Kind: StepCreate}, Outcome{Observation: d.Observation, Capabilities: d.Capabilities}, r.at)
+	}
+	return err
+}
+
+func (r *ledgerReader) intended(e LedgerEntry) error {
+	d, err := dataOf[LedgerIntent](e)
+	if err != nil || r.mark(e, d.Marks) {
+		return err
+	}
+	to := StateResuming // of a release that wrote no marks
+	if e.Kind == LedgerSuspendIntent {
+		to = StateSuspending
+	}
+	r.facts.move(r.at, to, Reason{ReasonRequested, "the provider is being told"})
+	return nil
+}
+
+func (r *ledgerReader) observed(e LedgerEntry) error {
+	seen, err := dataOf[Observation](e)
+	if err != nil {
+		return err
+	}
+	r.clock(e, nil)
+	if e.Kind == LedgerSuspended {
+		r.facts.applySuspended(seen, r.at)
+		return nil
+	}
+	r.resumed(seen)
+	return nil
+}
+
+func (r *ledgerReader) exported(e LedgerEntry) error {
+	receipt, err := dataOf[Receipt](e)
+	if err != nil {
+		return err
+	}
+	r.clock(e, nil)
+	f := &r.facts
+	f.Receipt, f.ReceiptAt = receipt, r.at
+	f.Scan = &Scan{At: r.at, Digest: receipt.Digest, Conversations: receipt.Conversations, Events: receipt.Events}
+	return nil
+}
+
+func (r *ledgerReader) noted(e LedgerEntry) error {
+	d, err := dataOf[LedgerNote](e)
+	if err != nil {
+		return err
+	}
+	if !r.mark(e, d.Marks) {
+		return Errorf(ClassUnknown, "it holds no marks")
+	}
+	if e.Kind == LedgerNoticed {
+		r.facts.applyNotified(Step{Kind: StepNotify, At: d.Due}, r.at)
 	}
 	return nil
 }
@@ -180,7 +196,11 @@ func (r *ledgerReader) resumed(seen Observation) {
 	f.wake(r.at, Reason{ReasonUserArrived, "woken: " + orElse(seen.Evidence, "it is up")})
 }
 
-func (r *ledgerReader) delete(e LedgerEntry, d LedgerDeletion) {
+func (r *ledgerReader) deleted(e LedgerEntry) error {
+	d, err := dataOf[LedgerDeletion](e)
+	if err != nil {
+		return err
+	}
 	f := &r.facts
 	if !r.mark(e, d.Marks) && e.Kind == LedgerDeleteIntent {
 		f.Deletion = &Deletion{
@@ -194,13 +214,14 @@ func (r *ledgerReader) delete(e LedgerEntry, d LedgerDeletion) {
 		f.Ref = d.Ref
 	}
 	if e.Kind != LedgerDeleted {
-		return
+		return nil
 	}
 	if !d.Receipt.IsZero() {
 		f.Receipt = d.Receipt
 	}
 	f.Sequence, f.SuspendedSince, f.SuspendedAt = nil, time.Time{}, time.Time{}
 	f.move(r.at, StateBoxArchived, Reason{ReasonDeleted, "destroyed: " + orElse(d.Evidence, "proven gone")})
+	return nil
 }
 
 func dataOf[D any](e LedgerEntry) (D, error) {

@@ -11,12 +11,11 @@ import (
 	"github.com/openhands/boxkeeper/box"
 )
 
-// Kind says what an [Entry] records, and Entry is one line of a ledger. What
-// they mean is the rules' to say.
-type (
-	Kind  = box.LedgerKind
-	Entry = box.LedgerEntry
-)
+// Kind says what an [Entry] records; what it means is the rules' to say.
+type Kind = box.LedgerKind
+
+// Entry is one line of a ledger.
+type Entry = box.LedgerEntry
 
 // The kinds, as package box defines them.
 const (

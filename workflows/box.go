@@ -199,6 +199,7 @@ const (
 // records reports whether this run may have the record step: one whose history
 // went past such a place without it may not.
 func (w *loop) records() bool {
+	//nolint:forbidigo // runs of an earlier release went past changes of a policy, of keep and of freeze without the step
 	return workflow.GetVersion(w.ctx, changeRecords, workflow.DefaultVersion, recordsVersion) >= recordsVersion
 }
 
