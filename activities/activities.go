@@ -143,7 +143,7 @@ func (b *Boxes) dial(ctx context.Context, ref box.Ref) (*agentserver.Client, err
 // awaitReady waits until the agent-server answers, for as long as the
 // provider's row allows. It reports false, without an error, when it does not.
 func (b *Boxes) awaitReady(ctx context.Context, ref box.Ref) (bool, error) {
-	bound := b.Provider.Capabilities().ResumeWait
+	bound := b.Provider.Capabilities().ResumeWait.Std()
 	if bound == 0 {
 		bound = readyWait
 	}

@@ -66,7 +66,7 @@ func newRig(t *testing.T, opts *agentservertest.Options, row ...func(*box.Capabi
 func newRigAt(t *testing.T, url string, row ...func(*box.Capabilities)) *rig {
 	t.Helper()
 	claims := fakebox.DefaultRow()
-	claims.ResumeWait = 600 * time.Millisecond
+	claims.ResumeWait = box.Span(600 * time.Millisecond)
 	for _, change := range row {
 		change(&claims)
 	}

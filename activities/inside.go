@@ -64,8 +64,8 @@ func busy(use box.Use, idle time.Duration) string {
 		return "a conversation is running in it"
 	case use.InFlight > 0:
 		return "a request that starts work is being served"
-	case use.IdleFor+min(slack, idle/2) < idle:
-		return "its last use is only " + box.Duration(use.IdleFor.Round(time.Second)).String() + " ago"
+	case use.IdleFor.Std()+min(slack, idle/2) < idle:
+		return "its last use is only " + box.Duration(use.IdleFor.Std().Round(time.Second)).String() + " ago"
 	}
 	return ""
 }

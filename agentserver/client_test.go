@@ -129,7 +129,7 @@ func TestUseWithAndWithoutBoxd(t *testing.T) {
 	fake.Break(agentservertest.Faults{Idle: 90 * time.Second, Running: 2})
 	use, err := c.Use(t.Context())
 	require.NoError(t, err)
-	require.Equal(t, 90*time.Second, use.IdleFor)
+	require.Equal(t, box.Span(90*time.Second), use.IdleFor)
 	require.Equal(t, 2, use.Running)
 	require.NotEmpty(t, use.Digest)
 
@@ -137,7 +137,7 @@ func TestUseWithAndWithoutBoxd(t *testing.T) {
 	fake.Break(agentservertest.Faults{Idle: 90 * time.Second, Running: 2})
 	use, err = c.Use(t.Context())
 	require.NoError(t, err)
-	require.Equal(t, box.Use{IdleFor: 90 * time.Second, Running: 2, Conversations: 3}, use, "no digest, no events: nothing was loaded")
+	require.Equal(t, box.Use{IdleFor: box.Span(90 * time.Second), Running: 2, Conversations: 3}, use, "no digest, no events: nothing was loaded")
 	for _, path := range fake.Paths() {
 		require.NotContains(t, path, "/events")
 	}

@@ -37,7 +37,7 @@ func (c *Client) Use(ctx context.Context) (box.Use, error) {
 		return box.Use{}, err
 	}
 	use := answer.Use.Box()
-	use.IdleFor, use.Digest = idle, *answer.Digest
+	use.IdleFor, use.Digest = box.Span(idle), *answer.Digest
 	return use, nil
 }
 
@@ -59,7 +59,7 @@ func (c *Client) plainUse(ctx context.Context, info ServerInfo) (box.Use, error)
 	if err != nil {
 		return box.Use{}, err
 	}
-	return box.Use{IdleFor: info.IdleTime, Running: running, Conversations: all}, nil
+	return box.Use{IdleFor: box.Span(info.IdleTime), Running: running, Conversations: all}, nil
 }
 
 // Drain shuts the box to new work until lease has passed, Undrain is called or

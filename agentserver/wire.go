@@ -32,7 +32,7 @@ type Use struct {
 // Box returns u in the domain's form.
 func (u Use) Box() box.Use {
 	return box.Use{
-		IdleFor:       time.Duration(u.IdleSeconds * float64(time.Second)),
+		IdleFor:       box.Span(u.IdleSeconds * float64(time.Second)),
 		Running:       u.Running,
 		InFlight:      u.InFlight,
 		Digest:        u.Digest,

@@ -135,7 +135,7 @@ const freshRun = 15 * time.Minute
 // SetPolicy changes the policy. A deadline that comes closer gives a fresh
 // window first: nothing is applied retroactively.
 func (f *Facts) SetPolicy(r SetPolicyAsk, now time.Time) SetPolicyAnswer {
-	before := f.due(now)
+	before := f.Armed(f.due(now))
 	if !f.seenBefore(r.ID) {
 		old, had := f.expiryAt()
 		idle, run, was := f.Policy.Idle, f.Policy.MaxRun, f.Policy
@@ -156,7 +156,7 @@ func (f *Facts) SetPolicy(r SetPolicyAsk, now time.Time) SetPolicyAnswer {
 			f.move(now, StateSuspended, Reason{ReasonPolicyChanged, "the policy was changed; it is not expired any more"})
 		}
 	}
-	answer := SetPolicyAnswer{Policy: f.Policy, NextBefore: before.At, NextAfter: f.due(now).At}
+	answer := SetPolicyAnswer{Policy: f.Policy, NextBefore: before.At, NextAfter: f.Armed(f.due(now)).At}
 	if plan, err := Plan(f.Policy, f.Capabilities); err == nil {
 		answer.Risks = plan.Risks
 	}

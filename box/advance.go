@@ -2,6 +2,7 @@ package box
 
 import (
 	"fmt"
+	"slices"
 	"time"
 )
 
@@ -94,6 +95,9 @@ func (f *Facts) unblockAt() (time.Time, bool) {
 }
 
 func (f *Facts) expireHolders(now time.Time) {
+	if !slices.ContainsFunc(f.Holders, func(h Holder) bool { return !now.Before(h.Until) }) {
+		return // the usual case, at every turn
+	}
 	alive := f.Holders[:0:0]
 	late := false
 	for _, h := range f.Holders {

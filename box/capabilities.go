@@ -1,7 +1,5 @@
 package box
 
-import "time"
-
 // Tri is an answer about a provider whose zero value says that nobody has
 // looked. A driver's row is complete when nothing in it is Unknown.
 type Tri uint8
@@ -82,17 +80,17 @@ type Capabilities struct {
 	NativeAdjust Tri `json:"native_adjust"`
 	// NativeIdleLeast and NativeIdleMost bound that timer; equal where it is fixed,
 	// zero where there is no bound.
-	NativeIdleLeast time.Duration `json:"native_idle_least,omitzero"`
-	NativeIdleMost  time.Duration `json:"native_idle_most,omitzero"`
+	NativeIdleLeast Span `json:"native_idle_least,omitzero"`
+	NativeIdleMost  Span `json:"native_idle_most,omitzero"`
 	// Lead says who suspends an idle box first, where the policy does not say it
 	// and the provider's timer can be what the policy says.
 	Lead Lead `json:"lead"`
 	// MaxRun is the provider's longest awake time, zero when there is none.
-	MaxRun time.Duration `json:"max_run,omitzero"`
+	MaxRun Span `json:"max_run,omitzero"`
 	// PausedLife is how long the provider keeps a suspended box, zero for ever.
-	PausedLife time.Duration `json:"paused_life,omitzero"`
+	PausedLife Span `json:"paused_life,omitzero"`
 	// ResumeWait bounds a resume until the agent-server answers.
-	ResumeWait time.Duration `json:"resume_wait,omitzero"`
+	ResumeWait Span `json:"resume_wait,omitzero"`
 	// SuspendProof and DeleteProof name what counts as proof, in one line each.
 	SuspendProof string `json:"suspend_proof"`
 	DeleteProof  string `json:"delete_proof"`

@@ -73,9 +73,11 @@ type ConnectRequest struct {
 
 // ConnectAnswer says how far the box is; it never waits for the wake.
 type ConnectAnswer struct {
-	State       State     `json:"state"`
-	HolderID    string    `json:"holder_id"`
-	LeaseUntil  time.Time `json:"lease_until"`
+	State    State  `json:"state"`
+	HolderID string `json:"holder_id"`
+	// LeaseUntil is when the hold ends unless it is renewed; not set when a
+	// repeated request finds its hold released.
+	LeaseUntil  time.Time `json:"lease_until,omitzero"`
 	GatewayPath string    `json:"gateway_path"`
 	// RetryAfter is when to ask again; zero when the box is ready.
 	RetryAfter Duration `json:"retry_after,omitzero"`
@@ -100,7 +102,7 @@ type ActionAnswer struct {
 	State  State  `json:"state"`
 	Kept   bool   `json:"kept,omitzero"`
 	Frozen bool   `json:"frozen,omitzero"`
-	Text   string `json:"text"`
+	Text   string `json:"text"` // what follows, for people
 }
 
 // ReclaimAsk asks for one pass now, or a dry run.
@@ -124,23 +126,23 @@ type Loss struct {
 	Epoch         int      `json:"epoch"`
 	Conversations int      `json:"conversations"`
 	Events        int      `json:"events"`
-	LastUse       Duration `json:"last_use_age"`
+	LastUse       Duration `json:"last_use_age"` // "never" when it was not used
 	// ScanAge is how old the numbers above are; "never" when nothing was read.
 	ScanAge Duration `json:"scan_age"`
 	// Covered says that a verified export holds all of the history above.
 	Covered bool     `json:"covered"`
-	Export  Receipt  `json:"export,omitzero"`
-	Undo    Duration `json:"undo,omitzero"`
+	Export  Receipt  `json:"export,omitzero"` // the newest verified export
+	Undo    Duration `json:"undo,omitzero"`   // how long a confirmed deletion can be taken back
 	// NotExported names what no export holds, in sentences.
 	NotExported []string  `json:"not_exported"`
-	Token       string    `json:"confirmation_token"`
-	Expires     time.Time `json:"token_expires"`
+	Token       string    `json:"confirmation_token"` // what confirm-delete must repeat: a fingerprint, not a secret
+	Expires     time.Time `json:"token_expires"`      // after this it confirms nothing
 }
 
 // ConfirmDelete is the signal of a person who saw a [Loss]. It is durable with
 // no worker up; status.last_confirmation says what became of it.
 type ConfirmDelete struct {
-	Token string `json:"token"`
+	Token string `json:"token"` // of the newest request
 	By    string `json:"by,omitzero"`
 	// WithoutHistory accepts that history which no export holds is lost.
 	WithoutHistory bool `json:"without_history,omitzero"`
@@ -160,8 +162,8 @@ type Confirmation struct {
 	By    string    `json:"by,omitzero"`
 	// Cancel says that the signal was a cancel-delete.
 	Cancel   bool   `json:"cancel,omitzero"`
-	Accepted bool   `json:"accepted"`
-	Reason   Reason `json:"reason"`
+	Accepted bool   `json:"accepted"` // of a confirmation: the deletion is agreed; of a cancellation: it is off
+	Reason   Reason `json:"reason"`   // why it was accepted, refused or taken back
 }
 
 // SetPolicyAsk changes fields of the policy; zero fields keep their value.
@@ -172,10 +174,10 @@ type SetPolicyAsk struct {
 
 // SetPolicyAnswer shows the deadlines before and after.
 type SetPolicyAnswer struct {
-	Policy     Policy    `json:"policy"`
-	NextBefore time.Time `json:"next_action_before,omitzero"`
-	NextAfter  time.Time `json:"next_action_after,omitzero"`
-	Risks      []string  `json:"risks,omitzero"`
+	Policy     Policy    `json:"policy"`                      // in force, defaults filled in
+	NextBefore time.Time `json:"next_action_before,omitzero"` // the armed deadline before the change
+	NextAfter  time.Time `json:"next_action_after,omitzero"`  // and after it
+	Risks      []string  `json:"risks,omitzero"`              // what nobody keeps
 }
 
 // SwitchAsk turns keep or freeze on or off.
@@ -188,8 +190,8 @@ type SwitchAsk struct {
 type ActivitySignal struct {
 	IdleFor Duration `json:"idle_for,omitzero"` // zero means now
 	Origin  string   `json:"origin,omitzero"`
-	Begun   []string `json:"begun,omitzero"`
-	Ended   []string `json:"ended,omitzero"`
+	Begun   []string `json:"begun,omitzero"` // operations that hold the box from now on
+	Ended   []string `json:"ended,omitzero"` // operations that hold it no longer
 }
 
 // ObservedSignal is what a watcher or a reconcile pass saw at the provider.

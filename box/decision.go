@@ -9,7 +9,7 @@ type Decision struct {
 	Step   StepKind  `json:"step"`
 	State  State     `json:"state"` // before the step
 	Reason Reason    `json:"reason"`
-	Facts  Grounds   `json:"facts"`
+	Facts  Grounds   `json:"facts,omitzero"`
 }
 
 // Grounds are the facts that [Next] weighs, as they were; what was not so is

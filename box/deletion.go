@@ -109,7 +109,7 @@ func (f *Facts) undoMeetsWall(now time.Time) bool {
 	if since.IsZero() {
 		since = now
 	}
-	return !now.Add(f.Deletion.Undo.Std() + f.Policy.DeadMan.Std()).Before(since.Add(f.Capabilities.PausedLife))
+	return !now.Add(f.Deletion.Undo.Std() + f.Policy.DeadMan.Std()).Before(since.Add(f.Capabilities.PausedLife.Std()))
 }
 
 // startDeletion moves a box that is not awake on its way to deletion. One that

@@ -334,7 +334,7 @@ func (f *Facts) idleAt() (time.Time, bool) {
 // provider's own where that is shorter.
 func (f *Facts) wallAt() (time.Time, bool) {
 	limit := f.Policy.MaxRun.Std()
-	if native := f.Capabilities.MaxRun; native > 0 {
+	if native := f.Capabilities.MaxRun.Std(); native > 0 {
 		if own := max(native-f.Policy.DeadMan.Std(), native/2); limit == 0 || own < limit {
 			limit = own
 		}

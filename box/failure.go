@@ -77,10 +77,7 @@ func (f *Facts) fail(step Step, why StepFailure, now time.Time) {
 		}
 	case StepSuspend:
 		f.Sequence.Committed = false
-		f.Look = true
-		if why.Class == ClassNotFound {
-			f.Failure = nil
-		}
+		f.Look = true // and then wait: a provider that knows the box and does not find it must not be asked without end
 	case StepResume:
 		f.failResume(step, why, count, now)
 	case StepDelete:
@@ -173,7 +170,6 @@ func (f *Facts) failResume(step Step, why StepFailure, count int, now time.Time)
 		return
 	}
 	if why.Class == ClassNotFound {
-		f.Failure = nil
 		f.Look = true
 	}
 }
@@ -228,6 +224,9 @@ func (f *Facts) applyObserved(seen Observation, now time.Time) {
 	atRest := f.State == StateSuspended || f.State == StateAwaitingConfirm || f.State == StateUndoWindow || f.State == StateDeleteBlocked
 	switch seen.Phase {
 	case PhaseGone:
+		if f.Failure != nil && (f.Failure.Step == StepSuspend || f.Failure.Step == StepResume) {
+			f.Failure = nil // that was why
+		}
 		f.Sequence, f.Holders, f.ResumeWanted, f.SuspendWanted = nil, nil, nil, nil
 		f.failAsks(ClassNotFound, "the box is gone at its provider")
 		gone := Reason{ReasonGoneAtProvider, "gone without us: " + evidence}
@@ -247,7 +246,7 @@ func (f *Facts) applyObserved(seen Observation, now time.Time) {
 		case !atRest && f.State != StateResuming:
 			f.Sequence, f.SuspendWanted = nil, nil
 			f.doubtScan()
-			began := latest(f.AwakeSince, now.Add(-seen.Age))
+			began := latest(f.AwakeSince, now.Add(-seen.Age.Std()))
 			f.SuspendedAt, f.TurnEnded = began, time.Time{}
 			if f.SuspendedSince.IsZero() {
 				f.SuspendedSince, f.PausedClock = began, began

@@ -89,9 +89,9 @@ func (w *world) digest() string {
 
 func (w *world) use() *box.Use {
 	if w.plain {
-		return &box.Use{IdleFor: w.now.Sub(w.lastUse), Running: w.running, Conversations: 1}
+		return &box.Use{IdleFor: box.Span(w.now.Sub(w.lastUse)), Running: w.running, Conversations: 1}
 	}
-	return &box.Use{IdleFor: w.now.Sub(w.lastUse), Running: w.running, Digest: w.digest(), Conversations: 1, Events: w.events}
+	return &box.Use{IdleFor: box.Span(w.now.Sub(w.lastUse)), Running: w.running, Digest: w.digest(), Conversations: 1, Events: w.events}
 }
 
 func (w *world) seen() box.Observation {
@@ -101,7 +101,7 @@ func (w *world) seen() box.Observation {
 	}
 	seen := box.Observation{Ref: ref, Phase: w.phase, Evidence: "the provider says " + string(w.phase)}
 	if !w.phaseAt.IsZero() {
-		seen.Age = w.now.Sub(w.phaseAt)
+		seen.Age = box.Span(w.now.Sub(w.phaseAt))
 	}
 	if w.facts.Capabilities.NativeIdle == box.Yes {
 		native := w.native
@@ -336,6 +336,11 @@ func (w *world) check(step box.Step) {
 func (w *world) checkTime(step box.Step) {
 	w.t.Helper()
 	status, why := w.facts.StatusAt(w.now), w.facts.WhyAt(w.now)
+	due := step.At
+	step = w.facts.Armed(step)
+	if late := step.At.Sub(due); late != 0 && (late < 0 || late > 20*time.Second || step.Purpose != box.PurposeIdle) {
+		w.t.Fatalf("%s is armed %s after it is due", step.Upcoming(), late)
+	}
 	if status.Next != step.Upcoming() || !status.NextAt.Equal(step.At) || why.Next != step.Upcoming() || !why.NextAt.Equal(step.At) ||
 		why.NextReason != step.Reason || why.StoppedBy != step.StoppedBy || why.State != w.facts.State || status.State != w.facts.State {
 		w.t.Fatalf("armed is %+v, and people read %s at %s, %+v", step, status.Next, status.NextAt, why)
@@ -343,12 +348,12 @@ func (w *world) checkTime(step box.Step) {
 	if step.Kind != box.StepWait || step.At.IsZero() {
 		return
 	}
-	for _, at := range []time.Time{w.now.Add(step.At.Sub(w.now) / 2), step.At.Add(-1)} {
+	for _, at := range []time.Time{w.now.Add(due.Sub(w.now) / 2), due.Add(-1)} {
 		if !at.After(w.now) {
 			continue
 		}
-		if later := box.Next(w.facts, at); later.Kind != box.StepWait || later.At.Before(step.At) {
-			w.t.Fatalf("in %s: a wait until %s became %s until %s at %s", w.facts.State, step.At, later.Kind, later.At, at)
+		if later := box.Next(w.facts, at); later.Kind != box.StepWait || later.At.Before(due) {
+			w.t.Fatalf("in %s: a wait until %s became %s until %s at %s", w.facts.State, due, later.Kind, later.At, at)
 		}
 	}
 }

@@ -158,7 +158,7 @@ func renewMargin(life time.Duration) time.Duration { return min(leastMargin.Std(
 // renewAt returns when a suspended box is woken and suspended again because the
 // provider would destroy it; false where it keeps it for ever.
 func (f *Facts) renewAt() (time.Time, bool) {
-	life := f.Capabilities.PausedLife
+	life := f.Capabilities.PausedLife.Std()
 	if life == 0 || f.SuspendedAt.IsZero() || f.Capabilities.Suspend != Yes {
 		return time.Time{}, false
 	}

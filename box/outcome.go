@@ -217,7 +217,7 @@ func (f *Facts) applyQuiet(out Outcome, now time.Time) {
 	s := f.Sequence
 	if out.Busy != "" { // whatever is wanted by now: the door is open again
 		if out.Use != nil {
-			f.LastUse = latest(f.LastUse, now.Add(-out.Use.IdleFor))
+			f.LastUse = latest(f.LastUse, now.Add(-out.Use.IdleFor.Std()))
 			if out.Use.Running > 0 || out.Use.InFlight > 0 {
 				f.LastUse = now
 			}

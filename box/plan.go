@@ -72,10 +72,10 @@ func Plan(policy Policy, c Capabilities) (Arrangement, error) {
 		if p.PausedTTL.IsNever() || p.PausedTTL+max(p.Notice, leastMargin) > limit {
 			risk("the provider destroys a suspended box after %s, so it is woken and suspended again before", limit)
 		}
-		if margin := renewMargin(c.PausedLife); margin < leastMargin.Std() {
+		if margin := renewMargin(c.PausedLife.Std()); margin < leastMargin.Std() {
 			risk("the margin before the provider destroys a suspended box is %s, less than %s", Duration(margin), leastMargin)
 		}
-		out.Watches = append(out.Watches, Watch{"renewal of a suspended box", "boxkeeper", limit - Duration(renewMargin(c.PausedLife)), "wake, export if needed, suspend again"})
+		out.Watches = append(out.Watches, Watch{"renewal of a suspended box", "boxkeeper", limit - Duration(renewMargin(c.PausedLife.Std())), "wake, export if needed, suspend again"})
 		out.Watches = append(out.Watches, Watch{"life of a suspended box", "provider", limit, "the provider destroys the box"})
 	}
 	if p.PausedTTL.IsNever() {

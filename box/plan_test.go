@@ -32,21 +32,21 @@ func TestPlanNamesTheRisks(t *testing.T) {
 		"it is never idle":                      {func(p *box.Policy, _ *box.Capabilities) { p.Idle = box.Never }, []string{"awake until the hard maximum"}},
 		"a holder holds for ever":               {func(p *box.Policy, c *box.Capabilities) { p.MaxRun, c.NativeIdle = box.Never, box.Yes }, []string{"keeps the box awake for ever"}},
 		"no end to what it costs":               {func(p *box.Policy, c *box.Capabilities) { p.PausedTTL, c.NativeIdle = box.Never, box.Yes }, []string{"paid for without end"}},
-		"the provider is shorter":               {func(_ *box.Policy, c *box.Capabilities) { c.MaxRun, c.NativeIdle = time.Hour, box.Yes }, []string{"ends a box after 1h, so max_run is 45m"}},
-		"the provider forgets":                  {func(_ *box.Policy, c *box.Capabilities) { c.PausedLife, c.NativeIdle = 20*day, box.Yes }, []string{"destroys a suspended box after 20d"}},
-		"a life too short for a margin of 72 h": {func(_ *box.Policy, c *box.Capabilities) { c.PausedLife, c.NativeIdle = 4*day, box.Yes }, []string{"destroys a suspended box after 4d", "the margin before the provider destroys a suspended box is 1d, less than 3d"}},
+		"the provider is shorter":               {func(_ *box.Policy, c *box.Capabilities) { c.MaxRun, c.NativeIdle = box.Span(time.Hour), box.Yes }, []string{"ends a box after 1h, so max_run is 45m"}},
+		"the provider forgets":                  {func(_ *box.Policy, c *box.Capabilities) { c.PausedLife, c.NativeIdle = box.Span(20*day), box.Yes }, []string{"destroys a suspended box after 20d"}},
+		"a life too short for a margin of 72 h": {func(_ *box.Policy, c *box.Capabilities) { c.PausedLife, c.NativeIdle = box.Span(4*day), box.Yes }, []string{"destroys a suspended box after 4d", "the margin before the provider destroys a suspended box is 1d, less than 3d"}},
 		"a timer that can't be set again":       {func(_ *box.Policy, c *box.Capabilities) { c.NativeIdle, c.NativeAdjust = box.Yes, box.No }, []string{"idle timer of 30m can't be set again"}},
 		"a timer that is shorter than ours": {func(_ *box.Policy, c *box.Capabilities) {
-			c.NativeIdle, c.NativeIdleMost = box.Yes, 20*time.Minute
+			c.NativeIdle, c.NativeIdleMost = box.Yes, box.Span(20*time.Minute)
 		}, []string{"after 20m at the latest, so idle is 10m"}},
 		"a provider in the lead": {func(p *box.Policy, c *box.Capabilities) {
 			c.NativeIdle, p.Lead = box.Yes, box.LeadProvider
 		}, []string{"nothing is reclaimed before"}},
 		"a margin of under 72 h": {func(p *box.Policy, c *box.Capabilities) {
-			p.Notice, c.PausedLife, c.NativeIdle = box.Duration(time.Second), 32*day, box.Yes
+			p.Notice, c.PausedLife, c.NativeIdle = box.Duration(time.Second), box.Span(32*day), box.Yes
 		}, []string{"destroys a suspended box after 32d"}},
 		"a margin of 72 h is fine": {func(p *box.Policy, c *box.Capabilities) {
-			p.Notice, c.PausedLife, c.NativeIdle = box.Duration(time.Second), 33*day, box.Yes
+			p.Notice, c.PausedLife, c.NativeIdle = box.Duration(time.Second), box.Span(33*day), box.Yes
 		}, nil},
 	} {
 		p, c := box.DefaultPolicy(), row()
@@ -71,7 +71,7 @@ func TestPlanRefusesWhatCannotBeMet(t *testing.T) {
 		"policy.idle":    func(_ *box.Policy, c *box.Capabilities) { c.Suspend = box.No },
 		"policy.max_run": func(p *box.Policy, c *box.Capabilities) { c.Suspend, p.Idle = box.No, box.Never },
 		"policy.undo": func(p *box.Policy, c *box.Capabilities) {
-			p.OnExpiry, p.Undo, c.PausedLife = box.OnExpiryDelete, box.Duration(3*day), 32*day
+			p.OnExpiry, p.Undo, c.PausedLife = box.OnExpiryDelete, box.Duration(3*day), box.Span(32*day)
 		},
 		"policy.notice": func(p *box.Policy, _ *box.Capabilities) { p.Notice = box.Never },
 		"policy.lead":   func(p *box.Policy, _ *box.Capabilities) { p.Lead = box.LeadProvider },
@@ -92,7 +92,7 @@ func TestPlanRefusesWhatCannotBeMet(t *testing.T) {
 func TestPlanSaysWhoWatchesWhat(t *testing.T) {
 	t.Parallel()
 	c := row()
-	c.NativeIdle, c.NativeAdjust, c.MaxRun, c.PausedLife = box.Yes, box.Yes, 4*time.Hour, 60*day
+	c.NativeIdle, c.NativeAdjust, c.MaxRun, c.PausedLife = box.Yes, box.Yes, box.Span(4*time.Hour), box.Span(60*day)
 	plan, err := box.Plan(box.Policy{OnExpiry: box.OnExpiryDelete}, c)
 	if err != nil {
 		t.Fatal(err)

@@ -18,7 +18,7 @@ import (
 type crashPoint int
 
 const (
-	never crashPoint = iota
+	noCrash crashPoint = iota
 	beforeIntent
 	afterIntent
 	afterProvider
@@ -100,7 +100,7 @@ func (w *world) lost(step box.Step, at crashPoint) bool {
 	if w.crash != at {
 		return false
 	}
-	w.crash = never
+	w.crash = noCrash
 	w.rebuild()
 	return true
 }
@@ -208,7 +208,7 @@ func TestAnyLifeSurvivesTheLossOfItsWorkflow(t *testing.T) {
 		}
 		if rapid.Bool().Draw(rt, "provider has timers") {
 			c = netted()
-			c.PausedLife = time.Duration(rapid.IntRange(0, 1).Draw(rt, "paused life")) * 60 * 24 * time.Hour
+			c.PausedLife = box.Span(rapid.IntRange(0, 1).Draw(rt, "paused life")) * box.Span(60*24*time.Hour)
 			if rapid.Bool().Draw(rt, "provider leads") {
 				s.Policy.Lead = box.LeadProvider
 			}
@@ -239,7 +239,7 @@ func TestAnyLifeSurvivesTheLossOfItsWorkflow(t *testing.T) {
 			w.compare(interrupted)
 			counts[string(w.facts.State)]++
 		}
-		w.between, w.crash = nil, never
+		w.between, w.crash = nil, noCrash
 		x.rest(wait)
 	})
 	t.Logf("losses and states: %v", counts)
@@ -377,7 +377,7 @@ func TestRebuiltLives(t *testing.T) {
 			w := newWorld(t, spec())
 			row.life(w)
 			before := *w.facts
-			if w.crash == never {
+			if w.crash == noCrash {
 				w.log = nil
 				w.rebuild()
 			}

@@ -1,9 +1,6 @@
 package box
 
-import (
-	"fmt"
-	"time"
-)
+import "fmt"
 
 // Ref names one box at one provider. Callers outside hold the workspace id
 // only: a ref may change when a box resumes.
@@ -68,7 +65,7 @@ type Observation struct {
 	Evidence string `json:"evidence,omitzero"`
 	// Age is how long ago this phase began by the provider's own clock; zero
 	// when it does not say.
-	Age time.Duration `json:"age,omitzero"`
+	Age Span `json:"age,omitzero"`
 	// Native is what the provider says that it was told to do by itself; nil when
 	// it does not say.
 	Native *Native `json:"native,omitzero"`

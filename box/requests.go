@@ -249,6 +249,10 @@ func (f *Facts) Resume(r Request, now time.Time) ActionAnswer {
 	switch f.State {
 	case StateRunning:
 		f.LastUse = latest(f.LastUse, now)
+		if f.deletionDue() { // agreed to and not begun: who wants it awake takes it back, as a connect does
+			f.voidDeletion(Reason{ReasonUserArrived, "a resume was asked for before the box was destroyed"}, now)
+			return f.answer("it is running already; the deletion is taken back")
+		}
 		return f.answer("it is running already")
 	case StateCreateFailed:
 		f.Failure = nil

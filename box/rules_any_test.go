@@ -27,7 +27,7 @@ func TestAnyLife(t *testing.T) {
 			s.Policy.OnExpiry = box.OnExpiryDelete
 		}
 		if rapid.Bool().Draw(rt, "provider has a wall") {
-			c.MaxRun = 2 * time.Hour
+			c.MaxRun = box.Span(2 * time.Hour)
 		}
 		if rapid.Bool().Draw(rt, "provider has an idle timer") {
 			c.NativeIdle, c.NativeAdjust = box.Yes, rapid.SampledFrom([]box.Tri{box.Yes, box.No}).Draw(rt, "to be set again")
@@ -36,7 +36,7 @@ func TestAnyLife(t *testing.T) {
 			}
 		}
 		if rapid.Bool().Draw(rt, "provider forgets") {
-			c.PausedLife = 20 * day
+			c.PausedLife = box.Span(20 * day)
 		}
 		x := &chaos{T: rt, w: newWorldAt(rt, s, c), tokens: []string{"bogus"}}
 		turn := 0

@@ -220,7 +220,7 @@ func TestConfirmations(t *testing.T) {
 	t.Run("Rule 27: an undo window that a wall of the provider cuts short is refused up front", func(t *testing.T) {
 		t.Parallel()
 		c := row()
-		c.PausedLife = 10 * day
+		c.PausedLife = box.Span(10 * day)
 		w := newWorldAt(t, spec(), c)
 		w.toSuspended()
 		w.pass(9 * day)

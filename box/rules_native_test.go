@@ -30,15 +30,15 @@ func TestWhoLeadsAndHowLong(t *testing.T) {
 		"no timer there":                          {box.Policy{}, func(c *box.Capabilities) { c.NativeIdle = box.No }, box.Duration(15 * time.Minute), 0, ""},
 		"never idle":                              {box.Policy{Idle: box.Never}, func(*box.Capabilities) {}, box.Never, 0, ""},
 		"never idle, and a provider that leads":   {box.Policy{Idle: box.Never}, func(c *box.Capabilities) { c.Lead = box.LeadProvider }, box.Never, 0, ""},
-		"its least is longer":                     {box.Policy{}, func(c *box.Capabilities) { c.NativeIdleLeast = time.Hour }, box.Duration(15 * time.Minute), time.Hour, ""},
-		"its most is shorter than the margin":     {box.Policy{}, func(c *box.Capabilities) { c.NativeIdleMost = 25 * time.Minute }, box.Duration(12*time.Minute + 30*time.Second), 25 * time.Minute, ""},
-		"its most is shorter than ours":           {box.Policy{Idle: box.Duration(time.Hour)}, func(c *box.Capabilities) { c.NativeIdleMost = time.Hour }, box.Duration(45 * time.Minute), time.Hour, ""},
+		"its least is longer":                     {box.Policy{}, func(c *box.Capabilities) { c.NativeIdleLeast = box.Span(time.Hour) }, box.Duration(15 * time.Minute), time.Hour, ""},
+		"its most is shorter than the margin":     {box.Policy{}, func(c *box.Capabilities) { c.NativeIdleMost = box.Span(25 * time.Minute) }, box.Duration(12*time.Minute + 30*time.Second), 25 * time.Minute, ""},
+		"its most is shorter than ours":           {box.Policy{Idle: box.Duration(time.Hour)}, func(c *box.Capabilities) { c.NativeIdleMost = box.Span(time.Hour) }, box.Duration(45 * time.Minute), time.Hour, ""},
 		"it leads by its row":                     {box.Policy{}, func(c *box.Capabilities) { c.Lead = box.LeadProvider }, box.Duration(30 * time.Minute), 15 * time.Minute, ""},
-		"it leads by its row, and cannot do that": {box.Policy{}, func(c *box.Capabilities) { c.Lead, c.NativeIdleLeast = box.LeadProvider, 20*time.Minute }, box.Duration(15 * time.Minute), 30 * time.Minute, ""},
+		"it leads by its row, and cannot do that": {box.Policy{}, func(c *box.Capabilities) { c.Lead, c.NativeIdleLeast = box.LeadProvider, box.Span(20*time.Minute) }, box.Duration(15 * time.Minute), 30 * time.Minute, ""},
 		"it leads by the policy":                  {box.Policy{Lead: box.LeadProvider}, func(*box.Capabilities) {}, box.Duration(30 * time.Minute), 15 * time.Minute, ""},
 		"ours by the policy":                      {box.Policy{Lead: box.LeadOurs}, func(c *box.Capabilities) { c.Lead = box.LeadProvider }, box.Duration(15 * time.Minute), 30 * time.Minute, ""},
 		"it is to lead and has no timer":          {box.Policy{Lead: box.LeadProvider}, func(c *box.Capabilities) { c.NativeIdle = box.No }, 0, 0, "policy.lead"},
-		"it is to lead and is too slow":           {box.Policy{Lead: box.LeadProvider}, func(c *box.Capabilities) { c.NativeIdleLeast = time.Hour }, 0, 0, "policy.lead"},
+		"it is to lead and is too slow":           {box.Policy{Lead: box.LeadProvider}, func(c *box.Capabilities) { c.NativeIdleLeast = box.Span(time.Hour) }, 0, 0, "policy.lead"},
 		"it is to lead what is never idle":        {box.Policy{Lead: box.LeadProvider, Idle: box.Never}, func(*box.Capabilities) {}, 0, 0, "policy.lead"},
 		"someone else is to lead":                 {box.Policy{Lead: "nobody"}, func(*box.Capabilities) {}, 0, 0, "policy.lead"},
 	} {
@@ -247,7 +247,7 @@ func TestRule20ASuspendedBoxIsRenewedBeforeTheProviderDestroysIt(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			c := row()
-			c.PausedLife = 20 * day
+			c.PausedLife = box.Span(20 * day)
 			w := newWorldAt(t, spec(), c)
 			w.toSuspended()
 			since := w.facts.SuspendedSince
@@ -273,7 +273,7 @@ func TestRule20ASuspendedBoxIsRenewedBeforeTheProviderDestroysIt(t *testing.T) {
 	t.Run("one that can't be woken is tried with patience, and people see it", func(t *testing.T) {
 		t.Parallel()
 		c := row()
-		c.PausedLife = 20 * day
+		c.PausedLife = box.Span(20 * day)
 		w := newWorldAt(t, spec(), c)
 		w.toSuspended()
 		w.fail[box.StepResume] = box.ClassExhausted

@@ -167,6 +167,6 @@ func TestScenario40WallsActAMarginBefore(t *testing.T) {
 
 func row1(maxRun time.Duration) box.Capabilities {
 	c := row()
-	c.MaxRun = maxRun
+	c.MaxRun = box.Span(maxRun)
 	return c
 }

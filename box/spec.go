@@ -138,6 +138,9 @@ func (p Policy) Validate() error {
 	default:
 		return Invalidf("policy.lead", "%q is not known; use \"ours\" or \"provider\"", p.Lead)
 	}
+	if p.PausedTTL > 0 && p.PausedTTL < Duration(2*time.Second) { // half of it is the notice
+		return Invalidf("policy.paused_ttl", "%s is too short; the least is 2s, so that a notice fits before its end", p.PausedTTL)
+	}
 	full := DefaultPolicy().Merged(p)
 	if !full.PausedTTL.IsNever() && full.Notice.Std() >= full.PausedTTL.Std() && p.Notice != 0 {
 		return Invalidf("policy.notice", "%s is not shorter than paused_ttl %s; a notice must come before what it announces", full.Notice, full.PausedTTL)

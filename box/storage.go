@@ -1,7 +1,5 @@
 package box
 
-import "time"
-
 // Tier is how deep a reclaim pass goes; each includes the ones before it.
 type Tier string
 
@@ -58,7 +56,7 @@ type ReclaimRequest struct {
 type ReclaimReport struct {
 	PlanID string        `json:"plan_id"`
 	DryRun bool          `json:"dry_run,omitzero"`
-	Items  []ReclaimItem `json:"items"`
+	Items  []ReclaimItem `json:"items,omitzero"`
 	// PlannedBytes is what deleting all items frees, computed over their union:
 	// a file counts only when its last link is inside.
 	PlannedBytes int64 `json:"planned_bytes"`
@@ -86,7 +84,7 @@ type ReclaimItem struct {
 // Use is what a box says of its own use, always as ages: clocks in a box are
 // wall clocks in process memory and are never compared with ours.
 type Use struct {
-	IdleFor time.Duration `json:"idle_for"` // age of the last use
+	IdleFor Span `json:"idle_for"` // age of the last use
 	// Running counts conversations that execute now.
 	Running int `json:"running"`
 	// InFlight counts requests that the box is serving and that would start work.

@@ -8,56 +8,56 @@ import (
 // Status is the answer of the status query: what a person needs to know now.
 type Status struct {
 	Workspace string `json:"workspace"`
-	Owner     string `json:"owner,omitzero"`
-	Provider  string `json:"provider"`
-	Epoch     int    `json:"epoch"`
+	Owner     string `json:"owner,omitzero"` // as given at the start
+	Provider  string `json:"provider"`       // the instance that it lives at
+	Epoch     int    `json:"epoch"`          // counts the boxes that the workspace has had
 	// AsOf is the time of the answer on the engine's clock: ages count up to
 	// it, and it stands where the workflow last ran.
 	AsOf time.Time `json:"as_of"`
 	// Source is "ledger" when the workflow was not asked, but the ledger read.
 	Source string   `json:"source,omitzero"`
 	State  State    `json:"state"`
-	Since  Duration `json:"state_age"`
-	Flags  []string `json:"flags,omitzero"`
-	Reason Reason   `json:"reason"`
+	Since  Duration `json:"state_age"`      // how long it has been in this state
+	Flags  []string `json:"flags,omitzero"` // kept, frozen, unhealthy, needs-attention
+	Reason Reason   `json:"reason"`         // why it is in this state
 
-	Next   StepKind  `json:"next_action,omitzero"`
-	NextAt time.Time `json:"next_action_at,omitzero"`
+	Next   StepKind  `json:"next_action,omitzero"`    // armed if it has a time, else under way or waiting for an event
+	NextAt time.Time `json:"next_action_at,omitzero"` // when the armed deadline is due
 
-	IdleFor        Duration      `json:"idle_for,omitzero"`
-	Holders        []Holder      `json:"holders,omitzero"`
-	SuspendedSince time.Time     `json:"suspended_since,omitzero"`
-	Export         Receipt       `json:"export,omitzero"`
-	ExportAge      Duration      `json:"export_age,omitzero"`
-	ExportCovers   bool          `json:"export_covers_last_use"`
-	Reclaimed      int64         `json:"reclaimed_bytes"`
-	Conversations  int           `json:"conversations"`
-	Events         int           `json:"events"`
-	Deletion       *Deletion     `json:"deletion,omitzero"`
-	Confirmation   *Confirmation `json:"last_confirmation,omitzero"`
-	Failure        *Failure      `json:"failure,omitzero"`
-	Ref            Ref           `json:"ref,omitzero"`
-	Policy         Policy        `json:"policy"`
-	Watches        []Watch       `json:"watches"`
-	Risks          []string      `json:"risks,omitzero"`
+	IdleFor        Duration      `json:"idle_for,omitzero"`          // since the last use; only while it is awake
+	Holders        []Holder      `json:"holders,omitzero"`           // who keeps it awake
+	SuspendedSince time.Time     `json:"suspended_since,omitzero"`   // only while it is suspended
+	Export         Receipt       `json:"export,omitzero"`            // the newest verified export
+	ExportAge      Duration      `json:"export_age,omitzero"`        // how old that is
+	ExportCovers   bool          `json:"export_covers_last_use"`     // nothing was said since
+	Reclaimed      int64         `json:"reclaimed_bytes"`            // freed in the box so far, over all passes
+	Conversations  int           `json:"conversations"`              // as of the last look
+	Events         int           `json:"events"`                     // as of the last look
+	Deletion       *Deletion     `json:"deletion,omitzero"`          // the request or confirmation that stands
+	Confirmation   *Confirmation `json:"last_confirmation,omitzero"` // what became of the last confirm-delete or cancel-delete
+	Failure        *Failure      `json:"failure,omitzero"`           // the step that failed last, and its next try
+	Ref            Ref           `json:"ref,omitzero"`               // the box at its provider; may change at each resume
+	Policy         Policy        `json:"policy"`                     // in force, defaults filled in
+	Watches        []Watch       `json:"watches,omitzero"`           // who keeps which deadline
+	Risks          []string      `json:"risks,omitzero"`             // what nobody keeps
 }
 
 // Why is the answer of the why query: why it is as it is, what comes next and
 // when, and who can stop it.
 type Why struct {
-	AsOf       time.Time    `json:"as_of"`
-	Source     string       `json:"source,omitzero"` // as in a status
+	AsOf       time.Time    `json:"as_of"`           // the time of the answer on the engine's clock
+	Source     string       `json:"source,omitzero"` // "ledger" when the workflow was not asked, but the ledger read
 	State      State        `json:"state"`
-	Because    Reason       `json:"because"`
-	Next       StepKind     `json:"next_action"`
-	NextAt     time.Time    `json:"next_action_at,omitzero"`
-	NextReason Reason       `json:"next_reason"`
-	StoppedBy  string       `json:"who_can_stop_it,omitzero"`
-	Holders    []HolderView `json:"holders,omitzero"`
-	Failure    *Failure     `json:"failure,omitzero"`
+	Because    Reason       `json:"because"`                  // why it is in this state
+	Next       StepKind     `json:"next_action"`              // what comes next
+	NextAt     time.Time    `json:"next_action_at,omitzero"`  // not set when only an event brings it
+	NextReason Reason       `json:"next_reason"`              // why that comes next
+	StoppedBy  string       `json:"who_can_stop_it,omitzero"` // and how
+	Holders    []HolderView `json:"holders,omitzero"`         // who keeps it awake
+	Failure    *Failure     `json:"failure,omitzero"`         // the step that failed last, and its next try
 	// Decided is the step that began last, with the facts that led to it.
 	Decided     *Decision    `json:"last_decision,omitzero"`
-	Transitions []Transition `json:"transitions"`
+	Transitions []Transition `json:"transitions"` // the last 40, oldest first
 }
 
 // HolderView is a holder with its age, for people.
@@ -65,8 +65,8 @@ type HolderView struct {
 	ID     string     `json:"id"`
 	Kind   HolderKind `json:"kind"`
 	Origin string     `json:"origin,omitzero"`
-	Age    Duration   `json:"age"`
-	EndsIn Duration   `json:"lease_ends_in"`
+	Age    Duration   `json:"age"`           // since it was taken
+	EndsIn Duration   `json:"lease_ends_in"` // unless it is renewed
 }
 
 // Upcoming returns what comes next as people read it: a wait shows what it
@@ -80,7 +80,7 @@ func (s Step) Upcoming() StepKind {
 
 // StatusAt returns the status at a time. It changes nothing.
 func (f *Facts) StatusAt(now time.Time) Status {
-	next := Next(f, now)
+	next := f.Armed(Next(f, now))
 	s := Status{
 		Workspace: f.Spec.Workspace, Owner: f.Spec.Owner, Provider: f.Spec.Provider, Epoch: f.Epoch,
 		AsOf: now, State: f.State, Since: age(now, f.StateSince), Flags: f.Flags(), Reason: f.because(),
@@ -109,7 +109,7 @@ func (f *Facts) StatusAt(now time.Time) Status {
 
 // WhyAt returns the answer to "why" at a time. It changes nothing.
 func (f *Facts) WhyAt(now time.Time) Why {
-	next := Next(f, now)
+	next := f.Armed(Next(f, now))
 	w := Why{
 		AsOf: now, State: f.State, Because: f.because(), Next: next.Upcoming(), NextAt: next.At, NextReason: next.Reason,
 		StoppedBy: next.StoppedBy, Failure: f.Failure, Decided: f.Decided, Transitions: slices.Clone(f.Transitions),

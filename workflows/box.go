@@ -1,6 +1,7 @@
 package workflows
 
 import (
+	"encoding/json"
 	"time"
 
 	"go.temporal.io/sdk/log"
@@ -15,8 +16,15 @@ import (
 //
 // A request to cancel it changes nothing: the box would be left with no owner.
 // Delete the box instead.
-func Box(ctx workflow.Context, in box.Input) error {
+//
+// The input is a [box.Input]. It is read here, not by the engine's converter, so
+// that one that does not fit fails with its class and the field at fault.
+func Box(ctx workflow.Context, input json.RawMessage) error {
 	ctx, _ = workflow.NewDisconnectedContext(ctx)
+	var in box.Input
+	if err := box.Decode(input, &in); err != nil {
+		return refusal(err)
+	}
 	w, err := newLoop(ctx, in)
 	if err != nil {
 		return err
@@ -76,10 +84,10 @@ func (w *loop) run() error {
 		w.takeSignals()
 		now := workflow.Now(w.ctx)
 		w.facts.Advance(now)
-		step := box.Next(w.facts, now)
+		step := w.facts.Armed(box.Next(w.facts, now))
 		if step.Kind == box.StepRecord && !w.records() {
 			w.facts.SkipRecord()
-			step = box.Next(w.facts, now)
+			step = w.facts.Armed(box.Next(w.facts, now))
 		}
 		switch step.Kind {
 		case box.StepFinish:
@@ -186,7 +194,7 @@ func (w *loop) mayContinueAsNew() bool {
 func (w *loop) continueAsNew() error {
 	next := w.in
 	next.Carried, next.Rebuilt = w.facts, nil
-	return workflow.NewContinueAsNewError(w.ctx, Box, next)
+	return workflow.NewContinueAsNewError(w.ctx, box.WorkflowType, next)
 }
 
 // Changes of the order of commands, by name. Lives that never come to one of

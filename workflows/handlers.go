@@ -1,6 +1,7 @@
 package workflows
 
 import (
+	"encoding/json"
 	"time"
 
 	"go.temporal.io/sdk/workflow"
@@ -60,10 +61,13 @@ func (w *loop) takeSignals() {
 }
 
 // update registers one update: check refuses before anything is written to the
-// history, serve stores and answers.
+// history, serve stores and answers. What was sent is read here, not by the
+// engine's converter, so that a request that does not fit is refused like any
+// other, with its class and the field at fault.
 func update[R, A any](w *loop, name, about string, check func(R) error, serve func(workflow.Context, R) (A, error)) error {
-	return workflow.SetUpdateHandlerWithOptions(w.ctx, name, func(ctx workflow.Context, r R) (A, error) {
-		if err := check(r); err != nil { // the facts may have moved since the validator ran
+	return workflow.SetUpdateHandlerWithOptions(w.ctx, name, func(ctx workflow.Context, sent json.RawMessage) (A, error) {
+		r, err := read(sent, check) // the facts may have moved since the validator ran
+		if err != nil {
 			var none A
 			return none, refusal(err)
 		}
@@ -72,8 +76,19 @@ func update[R, A any](w *loop, name, about string, check func(R) error, serve fu
 		return answer, refusal(err)
 	}, workflow.UpdateHandlerOptions{
 		Description: about,
-		Validator:   func(r R) error { return refusal(check(r)) },
+		Validator: func(sent json.RawMessage) error {
+			_, err := read(sent, check)
+			return refusal(err)
+		},
 	})
+}
+
+func read[R any](sent json.RawMessage, check func(R) error) (R, error) {
+	var r R
+	if err := box.Decode(sent, &r); err != nil {
+		return r, err
+	}
+	return r, check(r)
 }
 
 // now is the only clock of the handlers.

@@ -77,7 +77,7 @@ func (b *fakeBoxes) digest() string {
 }
 
 func (b *fakeBoxes) use() *box.Use {
-	return &box.Use{IdleFor: b.now().Sub(b.lastUse), Running: b.running, Digest: b.digest(), Conversations: 1, Events: b.events}
+	return &box.Use{IdleFor: box.Span(b.now().Sub(b.lastUse)), Running: b.running, Digest: b.digest(), Conversations: 1, Events: b.events}
 }
 
 func (b *fakeBoxes) Create(ctx context.Context, _ activities.CreateInput) (box.Outcome, error) {
@@ -186,6 +186,11 @@ type play struct {
 	err     error
 	now     time.Time // end of the last run
 	end     time.Duration
+
+	carried []box.Input                                  // what each run handed to the next
+	acts    any                                          // the activities, if not box
+	each    func(env *testsuite.TestWorkflowEnvironment) // called before each run
+	env     *testsuite.TestWorkflowEnvironment           // of the present run
 }
 
 type move struct {
@@ -252,7 +257,10 @@ func (p *play) run() error {
 		env.SetWorkerOptions(worker.Options{DeadlockDetectionTimeout: 30 * time.Second})
 		env.SetStartWorkflowOptions(startOptions(p.spec.Workspace))
 		env.RegisterWorkflowWithOptions(workflows.Box, workflow.RegisterOptions{Name: box.WorkflowType})
-		env.RegisterActivity(p.box)
+		if p.acts == nil {
+			p.acts = p.box
+		}
+		env.RegisterActivity(p.acts)
 		if p.prepare != nil {
 			p.prepare(env)
 		}
@@ -260,7 +268,10 @@ func (p *play) run() error {
 			p.box.cancelled++
 			close(p.box.released)
 		})
-		p.box.now = env.Now
+		p.box.now, p.env = env.Now, env
+		if p.each != nil {
+			p.each(env)
+		}
 		if p.end > 0 {
 			env.SetWorkflowRunTimeout(max(p.start.Add(p.end).Sub(now), time.Millisecond))
 		}
@@ -286,5 +297,6 @@ func (p *play) run() error {
 		if err := converter.GetDefaultDataConverter().FromPayloads(again.Input, &in); err != nil {
 			p.t.Fatal(err)
 		}
+		p.carried = append(p.carried, in)
 	}
 }

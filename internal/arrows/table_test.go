@@ -71,6 +71,7 @@ var layers = []layer{
 	{"cmd", "cmd/boxkeeper", "domain cli config", "github.com/spf13/cobra"},
 	{"cmd-boxd", "cmd/boxd", "domain in-box", ""},
 
+	{"schema", "internal/schema", "domain", ""},
 	{"report", "internal/testreport", "", ""},
 	{"cmd-report", "internal/testreport/cmd/*", "report", ""},
 	{"checks", "internal/arrows", "", ""},

@@ -201,7 +201,7 @@ type tampered struct {
 
 func (d *tampered) Capabilities() box.Capabilities {
 	row := d.Driver.Capabilities()
-	row.ResumeWait = 5 * time.Second
+	row.ResumeWait = box.Span(5 * time.Second)
 	return row
 }
 

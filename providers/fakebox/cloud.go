@@ -156,7 +156,7 @@ func (c *Cloud) Plant(name string) {
 	c.boxes()[name] = &sandbox{
 		Statement: Statement{Phase: box.PhaseRunning, Foreign: true, Starts: 1},
 		ids:       []string{c.nextID()},
-		since:     now, billed: now, lastUse: now,
+		since:     now, billed: now, lastUse: now, native: box.Native{Idle: box.Duration(c.opts.NativeIdle)},
 	}
 }
 
@@ -272,12 +272,12 @@ func (c *Cloud) wall(b *sandbox, now time.Time) bool {
 			earliest(b.lastUse.Add(b.native.Idle.Std()), "idle at the provider")
 		}
 		if row.MaxRun > 0 {
-			earliest(b.since.Add(row.MaxRun), "longest run time at the provider")
+			earliest(b.since.Add(row.MaxRun.Std()), "longest run time at the provider")
 		}
 	case box.PhaseSuspended:
 		end = box.PhaseGone
 		if row.PausedLife > 0 {
-			earliest(b.since.Add(row.PausedLife), "retention at the provider")
+			earliest(b.since.Add(row.PausedLife.Std()), "retention at the provider")
 		}
 	case box.PhaseUnknown, box.PhaseFailed, box.PhaseGone:
 	}
@@ -312,7 +312,7 @@ func (c *Cloud) observation(b *sandbox, ref box.Ref) box.Observation {
 		},
 		Phase:    b.Phase,
 		Evidence: b.evidence,
-		Age:      max(0, c.clock().Sub(b.since)),
+		Age:      box.Span(max(0, c.clock().Sub(b.since))),
 	}
 	if c.opts.Row.NativeIdle == box.Yes {
 		native := b.native

@@ -60,7 +60,7 @@ func rows() map[string]box.Capabilities {
 	native := stop
 	native.NativeIdle, native.Lead = box.Yes, box.LeadProvider
 	net := stop
-	net.NativeIdle, net.NativeAdjust, net.NativeIdleMost = box.Yes, box.Yes, 45*time.Minute
+	net.NativeIdle, net.NativeAdjust, net.NativeIdleMost = box.Yes, box.Yes, box.Span(45*time.Minute)
 	return map[string]box.Capabilities{
 		"stops": stop, "freezes": freeze, "changes identity": moving,
 		"rotates keys": rotating, "claims nothing": bare, "suspends by itself": native, "takes new timers": net,
@@ -118,7 +118,7 @@ func TestBillFollowsTheClockAndEndsWithTheBox(t *testing.T) {
 func TestSuspendsAndDestroysByItselfAtTheTimeItSays(t *testing.T) {
 	t.Parallel()
 	row := fakebox.DefaultRow()
-	row.NativeIdle, row.PausedLife = box.Yes, 48*time.Hour
+	row.NativeIdle, row.PausedLife = box.Yes, box.Span(48*time.Hour)
 	cloud := fakebox.New(&fakebox.Options{Row: row, NativeIdle: 20 * time.Minute})
 	ref := made(t, cloud.Driver(installation), "native")
 	cloud.Advance(15 * time.Minute)
@@ -139,7 +139,7 @@ func TestSuspendsAndDestroysByItselfAtTheTimeItSays(t *testing.T) {
 func TestLongestRunSuspends(t *testing.T) {
 	t.Parallel()
 	row := fakebox.DefaultRow()
-	row.MaxRun = 12 * time.Hour
+	row.MaxRun = box.Span(12 * time.Hour)
 	cloud := fakebox.New(&fakebox.Options{Row: row})
 	ref := made(t, cloud.Driver(installation), "wall")
 	cloud.Advance(12*time.Hour - 1)

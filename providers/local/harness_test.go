@@ -83,7 +83,7 @@ func (r *rig) Row() box.Capabilities {
 		Driver: "local", Suspend: box.Yes, MemoryKept: box.No, SameIdentity: box.Yes,
 		URLStable: box.No, KeyStable: box.Yes, LookingIsUse: box.No, List: box.Yes, Watch: box.Yes,
 		ExportNeedsRunning: box.Yes, NativeIdle: box.No, NativeAdjust: box.No, Lead: box.LeadOurs,
-		ResumeWait:   time.Minute,
+		ResumeWait:   box.Span(time.Minute),
 		SuspendProof: "no process of the box left, its directory there",
 		DeleteProof:  "directory and processes gone, on the same machine and engine id",
 	}

@@ -132,7 +132,7 @@ func Row(opts Options) box.Capabilities {
 		NativeIdle:         box.No,
 		NativeAdjust:       box.No,
 		Lead:               box.LeadOurs,
-		ResumeWait:         opts.StartTimeout,
+		ResumeWait:         box.Span(opts.StartTimeout),
 		SuspendProof:       "no process of the box left, its directory there",
 		DeleteProof:        "directory and processes gone, on the same machine and engine id",
 	}
@@ -140,7 +140,7 @@ func Row(opts Options) box.Capabilities {
 		row.Watch = box.Yes
 	}
 	if row.ResumeWait == 0 {
-		row.ResumeWait = defaultStart
+		row.ResumeWait = box.Span(defaultStart)
 	}
 	if opts.Suspend == SuspendFreeze {
 		row.MemoryKept = box.Yes

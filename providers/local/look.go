@@ -54,7 +54,7 @@ func (d *Driver) observation(ref box.Ref, seen sight) box.Observation {
 		}
 	}
 	if !seen.since.IsZero() {
-		out.Age = max(0, time.Since(seen.since))
+		out.Age = box.Span(max(0, time.Since(seen.since).Round(time.Millisecond)))
 	}
 	return out
 }

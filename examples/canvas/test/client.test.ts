@@ -1,0 +1,69 @@
+import { ServiceError, WorkflowNotFoundError, WorkflowUpdateFailedError, WorkflowUpdateRPCTimeoutOrCancelledError, ApplicationFailure } from '@temporalio/client';
+import assert from 'node:assert/strict';
+import { test } from 'node:test';
+import { listQuery } from '../src/boxkeeper.js';
+import { milliseconds } from '../src/duration.js';
+import { BoxkeeperError, OutcomeUnknownError, refusalIn, untilKnown } from '../src/outcome.js';
+
+const lost = () => new WorkflowUpdateRPCTimeoutOrCancelledError('no answer');
+const grpc = (code: number) => new ServiceError('failed', { cause: Object.assign(new Error('from the server'), { code, details: 'from the server', metadata: {} }) });
+
+test('lengths are read, and nothing else is', () => {
+  for (const [text, want] of [['90s', 90_000], ['1d12h', 129_600_000], ['1m30s', 90_000], ['250ms', 250], ['2m', 120_000]] as const) {
+    assert.equal(milliseconds(text), want, text);
+  }
+  for (const text of ['', 'never', '15', '2 m', '-1h', '1.5h', '1w']) {
+    assert.throws(() => milliseconds(text), (err: BoxkeeperError) => err.errorClass === 'Invalid', text);
+  }
+});
+
+test('a list query holds what was asked, and refuses what could change its meaning', () => {
+  assert.equal(listQuery({}), "WorkflowType = 'Box' AND ExecutionStatus = 'Running'");
+  assert.equal(
+    listQuery({ state: 'suspended', owner: 'user-17', dueBefore: new Date(0) }),
+    "WorkflowType = 'Box' AND ExecutionStatus = 'Running' AND BoxState = 'suspended' AND BoxOwner = 'user-17' AND BoxNextActionAt < '1970-01-01T00:00:00.000Z'",
+  );
+  assert.throws(() => listQuery({ owner: "x' OR BoxOwner != 'x" }), (err: BoxkeeperError) => err.errorClass === 'Invalid' && err.message.startsWith('owner: '));
+});
+
+test('an error says its class, and an unknown outcome is none', () => {
+  const refused = new WorkflowUpdateFailedError('failed', ApplicationFailure.nonRetryable('lease: 5 is not a duration', 'Invalid'));
+  assert.deepEqual([refusalIn(refused)?.errorClass, refusalIn(refused)?.message], ['Invalid', 'lease: 5 is not a duration']);
+  const older = new WorkflowUpdateFailedError('failed', ApplicationFailure.nonRetryable('unknown update', 'wrapError'));
+  assert.equal(refusalIn(older)?.errorClass, 'Unknown');
+  assert.equal(refusalIn(new WorkflowNotFoundError('gone', 'box/x', undefined))?.errorClass, 'NotFound');
+  assert.equal(refusalIn(grpc(7))?.errorClass, 'Unauthorized');
+  assert.equal(refusalIn(new TypeError('a fault of ours'))?.errorClass, 'Internal');
+  for (const unclear of [lost(), grpc(4), grpc(14), grpc(13), grpc(2)]) assert.equal(refusalIn(unclear), undefined);
+});
+
+test('an unknown outcome is asked again until it is known', async () => {
+  const again: boolean[] = [];
+  const answer = await untilKnown({ what: 'connect x', patience: 10_000, tryFor: 1_000, pause: 1 }, async (_, repeated) => {
+    again.push(repeated);
+    if (again.length < 3) throw lost();
+    return 'known';
+  });
+  assert.deepEqual([answer, again], ['known', [false, true, true]]);
+});
+
+test('a refusal is not asked again', async () => {
+  let tries = 0;
+  await assert.rejects(
+    untilKnown({ what: 'renew x', patience: 10_000, tryFor: 1_000, pause: 1 }, async () => {
+      tries++;
+      throw new WorkflowUpdateFailedError('failed', ApplicationFailure.nonRetryable('there is no hold', 'NotFound'));
+    }),
+    (err: BoxkeeperError) => err.errorClass === 'NotFound',
+  );
+  assert.equal(tries, 1);
+});
+
+test('an outcome that stays unknown names the request id to go on with', async () => {
+  await assert.rejects(
+    untilKnown({ what: 'connect x', requestId: 'c-1', patience: 0, tryFor: 1_000, pause: 1 }, async () => {
+      throw lost();
+    }),
+    (err: OutcomeUnknownError) => err instanceof OutcomeUnknownError && err.requestId === 'c-1' && err.message.includes('request id c-1'),
+  );
+});
