@@ -83,8 +83,8 @@ export const vocabulary = {
   State: ['unknown', 'creating', 'create-failed', 'starting', 'running', 'draining', 'suspending', 'suspended', 'resuming', 'maintenance-wake', 'awaiting-confirmation', 'undo-window', 'exporting', 'deleting', 'delete-blocked', 'box-archived', 'lost'],
   Tier: ['caches', 'dependencies', 'runtime'],
   Phase: ['unknown', 'starting', 'running', 'suspended', 'failed', 'gone'],
-  ReasonCode: ['requested', 'created', 'ready', 'idle', 'wall', 'user-arrived', 'still-in-use', 'held', 'quiet', 'paused-ttl', 'notice-due', 'confirmed', 'policy', 'cancelled', 'undo-over', 'stale-export', 'exported', 'deleted', 'ended-by-itself', 'seen-at-provider', 'gone-at-provider', 'failed', 'refused', 'kept', 'frozen', 'nothing-due', 'history-changed', 'without-history', 'unreachable', 'policy-changed', 'awaiting-answer', 'export-impossible'],
-  StepKind: ['wait', 'finish', 'create', 'await-ready', 'observe', 'scan', 'quiesce', 'undrain', 'reclaim', 'export', 'suspend', 'resume', 'notify', 'adjust', 'verify-export', 'delete'],
+  ReasonCode: ['requested', 'created', 'ready', 'idle', 'wall', 'user-arrived', 'still-in-use', 'held', 'quiet', 'paused-ttl', 'notice-due', 'confirmed', 'policy', 'cancelled', 'undo-over', 'stale-export', 'exported', 'deleted', 'ended-by-itself', 'seen-at-provider', 'gone-at-provider', 'failed', 'refused', 'kept', 'frozen', 'nothing-due', 'history-changed', 'without-history', 'unreachable', 'policy-changed', 'awaiting-answer', 'export-impossible', 'rebuilt'],
+  StepKind: ['wait', 'finish', 'create', 'await-ready', 'observe', 'scan', 'quiesce', 'undrain', 'reclaim', 'export', 'suspend', 'resume', 'notify', 'adjust', 'verify-export', 'delete', 'record'],
   Class: ['Unknown', 'NotFound', 'AlreadyExists', 'Invalid', 'FailedPrecondition', 'Conflict', 'Unauthorized', 'Exhausted', 'Unavailable', 'Unsupported', 'Canceled', 'DeadlineExceeded', 'Internal'],
 } as const;
 
@@ -201,6 +201,7 @@ export type Phase = 'unknown' | 'starting' | 'running' | 'suspended' | 'failed' 
  * - policy-changed: the policy was changed
  * - awaiting-answer: waits for a person
  * - export-impossible: no export can be had; the box is kept
+ * - rebuilt: the workflow was lost; what the ledger holds goes on
  */
 export type ReasonCode =
   | 'requested'
@@ -234,7 +235,8 @@ export type ReasonCode =
   | 'unreachable'
   | 'policy-changed'
   | 'awaiting-answer'
-  | 'export-impossible';
+  | 'export-impossible'
+  | 'rebuilt';
 /**
  * StepKind is one thing that the workflow does next. Persisted in failures.
  * - create: make it, and wait until it answers
@@ -251,6 +253,7 @@ export type ReasonCode =
  * - adjust: set the provider's own timers
  * - verify-export: read the export back before a deletion
  * - delete: destroy it, with proof
+ * - record: note in the ledger what a person changed
  */
 export type StepKind =
   | 'wait'
@@ -268,7 +271,8 @@ export type StepKind =
   | 'notify'
   | 'adjust'
   | 'verify-export'
-  | 'delete';
+  | 'delete'
+  | 'record';
 /**
  * Class says what kind of failure an error is, and so what a caller does about it. Act on the class, never on the text. Persisted: values never change meaning.
  * - Unknown: look again before doing anything; never destroy on it
@@ -893,6 +897,10 @@ export interface Status {
    * as_of is the time of the answer on the engine's clock: ages count up to it, and it stands where the workflow last ran.
    */
   as_of: string;
+  /**
+   * source is "ledger" when the workflow was not asked, but the ledger read.
+   */
+  source?: string;
   state: State;
   /**
    * how long it has been in this state
@@ -1025,6 +1033,10 @@ export interface Deletion {
    */
   verified?: boolean;
   /**
+   * the destroying step was begun, so the ledger may hold the intent
+   */
+  tried?: boolean;
+  /**
    * exports that did not verify
    */
   rejected?: number;
@@ -1102,6 +1114,10 @@ export interface Why {
    * the time of the answer on the engine's clock
    */
   as_of: string;
+  /**
+   * "ledger" when the workflow was not asked, but the ledger read
+   */
+  source?: string;
   state: State;
   /**
    * why it is in this state
