@@ -3,6 +3,7 @@ package activities
 import (
 	"context"
 	"encoding/json"
+	"strings"
 
 	"github.com/openhands/boxkeeper/box"
 	"github.com/openhands/boxkeeper/exports"
@@ -79,4 +80,28 @@ func (b *Boxes) checkLedger(ctx context.Context, in CreateInput) error {
 		}
 	}
 	return err
+}
+
+// checkOnlyBox refuses to close a workspace over a box that the ledger knows and
+// this workflow does not: one that was started anew after the loss of the engine
+// would else take a box that people worked in for one that nobody ever saw.
+func (b *Boxes) checkOnlyBox(ctx context.Context, in DeleteInput) error {
+	entries, err := b.Store.Ledger(ctx, in.Workspace)
+	if class := box.ClassOf(err); err != nil && class != box.ClassUnknown && class != box.ClassUnsupported {
+		return err
+	}
+	unseen := in.NeverReady && !in.WithoutHistory
+	for _, e := range entries {
+		if e.Epoch > in.Epoch || unseen && e.Kind == exports.KindCreated && e.Epoch == in.Epoch && runOf(e.ID) != runOf(in.Step+"-"+string(e.Kind)) {
+			return box.Errorf(box.ClassFailedPrecondition, "nothing was destroyed: the ledger of workspace %s knows box %d, which this workflow did not make; end the workflow out of order and run \"boxkeeper fleet rebuild %s\"", in.Workspace, e.Epoch, in.Workspace)
+		}
+	}
+	return nil
+}
+
+// runOf is the part of an entry's id that names the workflow's first run:
+// "e1-s2-RUN-created".
+func runOf(id string) string {
+	parts := strings.SplitN(id, "-", 3)
+	return parts[len(parts)-1]
 }

@@ -188,3 +188,29 @@ func TestADeleteWhoseAnswerWasLostEndsWithItsTombstone(t *testing.T) {
 	}
 	fails(r, box.ClassFailedPrecondition, r.boxes.Record, activities.Target{Workspace: workspace, Ref: in.Ref, Step: "e1-s10", Marks: marked(box.StateRunning, nil)})
 }
+
+// A workflow that was started anew after the loss of the engine, and whose create
+// failed, must not close the workspace over the box of the one before.
+func TestABoxOfALostWorkflowIsNotTakenForOneThatNobodySaw(t *testing.T) {
+	t.Parallel()
+	r := newRig(t, nil)
+	do(r, r.boxes.Create, creating("e1-s1-0ld0ld00"))
+	in := activities.DeleteInput{Target: activities.Target{Workspace: workspace, Step: "e1-s2-new0new0"}, Spec: spec(), Epoch: 1, NeverReady: true, By: "ana"}
+	failure := fails(r, box.ClassFailedPrecondition, r.boxes.Delete, in)
+	if !strings.Contains(failure.Message, "fleet rebuild demo") || r.calls(fakebox.OpDelete) != 0 || r.phase() != box.PhaseRunning {
+		t.Errorf("it says %q; the provider says %s", failure.Message, r.phase())
+	}
+	in.Step = "e1-s2-0ld0ld00" // its own, which never answered
+	do(r, r.boxes.Delete, in)
+	if r.phase() != box.PhaseGone {
+		t.Errorf("the provider says %s", r.phase())
+	}
+
+	r = newRig(t, nil)
+	do(r, r.boxes.Create, creating("e1-s1-0ld0ld00"))
+	if _, err := r.store.AppendLedger(t.Context(), workspace, exports.Entry{ID: "e2-s4-0ld0ld00-created", Kind: exports.KindCreated, Epoch: 2}); err != nil {
+		t.Fatal(err)
+	}
+	in.WithoutHistory = true // an accepted loss is one of this box, not of the next
+	fails(r, box.ClassFailedPrecondition, r.boxes.Delete, in)
+}

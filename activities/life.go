@@ -266,6 +266,9 @@ func (b *Boxes) Delete(ctx context.Context, in DeleteInput) (box.Outcome, error)
 // beforeDelete reads once more what a destruction needs, and records that it is
 // next. As long as it fails, the provider was not told anything.
 func (b *Boxes) beforeDelete(ctx context.Context, in *DeleteInput) (ref box.Ref, last box.LedgerDeletion, err error) {
+	if err := b.checkOnlyBox(ctx, *in); err != nil {
+		return ref, last, err
+	}
 	if !in.WithoutHistory && !in.NeverReady {
 		problem, err := b.verify(ctx, *in)
 		if err == nil && problem != "" {

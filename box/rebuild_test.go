@@ -512,3 +512,20 @@ func TestMarksHoldWhatARebuildNeeds(t *testing.T) {
 		t.Errorf("bare is %+v", bare)
 	}
 }
+
+// A person may confirm a deletion before the box was read. It waits for the
+// reading all the same.
+func TestADeletionBeforeTheFirstReadingWaitsForIt(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t, spec())
+	w.toSuspended()
+	w.log = nil
+	w.rebuild()
+	w.confirm(w.facts.RequestDelete(box.RequestDeleteAsk{Request: box.Request{ID: "d"}}, w.now).Token)
+	w.state(box.StateExporting)
+	w.settle()
+	w.state(box.StateBoxArchived)
+	if want := []box.StepKind{box.StepObserve, box.StepVerifyExport, box.StepDelete}; !slices.Equal(w.log, want) {
+		t.Errorf("steps %v, want %v", w.log, want)
+	}
+}
