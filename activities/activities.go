@@ -180,7 +180,8 @@ func (b *Boxes) run(ctx context.Context, kind box.StepKind, act func(context.Con
 		b.Steps.Record(kind, b.Provider.Name(), box.ClassOf(err), time.Since(began), out.Reclaim.FreedBytes+out.Receipt.Bytes)
 	}
 	if err != nil {
-		return box.Outcome{}, translate(ctx, fmt.Errorf("%s: %w", kind, err))
+		return box.Outcome{}, translate(ctx, fmt.Errorf("%s: %w", kind, err), b.Notify.Listeners())
 	}
+	out.Listeners = b.Notify.Listeners()
 	return out, nil
 }

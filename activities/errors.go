@@ -11,13 +11,14 @@ import (
 
 // translate turns an error class into a Temporal error: its type is the class,
 // so that the workflow acts on the class and never on text. A class that the
-// same call cannot get past is not retried.
-func translate(ctx context.Context, err error) error {
+// same call cannot get past is not retried. Who listens to events goes along, as
+// it does with an outcome.
+func translate(ctx context.Context, err error, listeners []box.Listener) error {
 	if ctx.Err() != nil && errors.Is(context.Cause(ctx), context.Canceled) {
 		return temporal.NewCanceledError()
 	}
 	class := box.ClassOf(err)
-	detail := box.StepFailure{Class: class, NotBegun: class == box.ClassUnauthorized}
+	detail := box.StepFailure{Class: class, NotBegun: class == box.ClassUnauthorized, Listeners: listeners}
 	options := temporal.ApplicationErrorOptions{NonRetryable: !class.Retryable() || class == box.ClassNotFound}
 	if e, ok := errors.AsType[*box.Error](err); ok {
 		options.NextRetryDelay = e.RetryAfter
@@ -48,7 +49,7 @@ func FailureOf(err error) box.StepFailure {
 		out := box.StepFailure{Class: box.Class(app.Type()), Message: app.Message()}
 		var detail box.StepFailure
 		if app.HasDetails() && app.Details(&detail) == nil {
-			out.RetryAfter, out.NotBegun = detail.RetryAfter, detail.NotBegun
+			out.RetryAfter, out.NotBegun, out.Listeners = detail.RetryAfter, detail.NotBegun, detail.Listeners
 		}
 		return out
 	}

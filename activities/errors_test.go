@@ -3,6 +3,7 @@ package activities_test
 import (
 	"context"
 	"errors"
+	"reflect"
 	"testing"
 	"time"
 
@@ -15,9 +16,15 @@ import (
 )
 
 // notifier answers what it is told to.
-type notifier struct{ err error }
+type notifier struct {
+	err  error
+	told []box.Delivery
+	who  []box.Listener
+}
 
-func (n notifier) Notify(context.Context, activities.Notice) error { return n.err }
+func (n notifier) Listeners() []box.Listener { return n.who }
+
+func (n notifier) Deliver(context.Context, box.Posting) ([]box.Delivery, error) { return n.told, n.err }
 
 func TestErrorsBecomeWhatTheEngineActsOn(t *testing.T) {
 	t.Parallel()
@@ -40,8 +47,8 @@ func TestErrorsBecomeWhatTheEngineActsOn(t *testing.T) {
 		{box.ClassInternal, true, false},
 	} {
 		r := newRigAt(t, "http://127.0.0.1:1")
-		r.boxes.Notify = notifier{box.Errorf(row.class, "as told")}
-		_, err := run(t.Context(), r, r.boxes.SendNotice, activities.Notice{ID: "n"})
+		r.boxes.Notify = notifier{err: box.Errorf(row.class, "as told"), who: []box.Listener{{Name: "ops"}}}
+		_, err := run(t.Context(), r, r.boxes.SendNotice, activities.NoticeInput{Posting: box.Posting{Workspace: "w"}})
 		var app *temporal.ApplicationError
 		if !errors.As(err, &app) {
 			t.Errorf("%s became %T %v", row.class, err, err)
@@ -50,7 +57,9 @@ func TestErrorsBecomeWhatTheEngineActsOn(t *testing.T) {
 		if app.Type() != string(row.class) || app.NonRetryable() == row.retry || (app.Category() == temporal.ApplicationErrorCategoryBenign) != row.benign {
 			t.Errorf("%s: type %s, retried %v, category %v", row.class, app.Type(), !app.NonRetryable(), app.Category())
 		}
-		if got := activities.FailureOf(err); got != (box.StepFailure{Class: row.class, Message: "notify: as told", NotBegun: row.class == box.ClassUnauthorized}) {
+		if got := activities.FailureOf(err); !reflect.DeepEqual(got, box.StepFailure{
+			Class: row.class, Message: "notify: as told", NotBegun: row.class == box.ClassUnauthorized, Listeners: []box.Listener{{Name: "ops"}},
+		}) {
 			t.Errorf("%s is read back as %+v", row.class, got)
 		}
 		if got := r.steps.last(); got != "notify fake "+string(row.class) {

@@ -38,6 +38,7 @@ type rig struct {
 	t      *testing.T
 	cloud  *fakebox.Cloud
 	server *agentservertest.Server
+	url    string // where a box's agent-server answers
 	store  *exports.Store
 	boxes  *activities.Boxes
 	beats  *counter
@@ -70,8 +71,8 @@ func newRigAt(t *testing.T, url string, row ...func(*box.Capabilities)) *rig {
 	for _, change := range row {
 		change(&claims)
 	}
-	r := &rig{t: t, beats: &counter{}, steps: &steps{}}
-	r.cloud = fakebox.New(&fakebox.Options{Row: claims, AgentServer: func(string) string { return url }})
+	r := &rig{t: t, url: url, beats: &counter{}, steps: &steps{}}
+	r.cloud = fakebox.New(&fakebox.Options{Row: claims, AgentServer: func(string) string { return r.url }})
 	keys, err := providers.NewKeySource(box.Secret(strings.Repeat("s", 32)))
 	if err != nil {
 		t.Fatal(err)
@@ -84,7 +85,7 @@ func newRigAt(t *testing.T, url string, row ...func(*box.Capabilities)) *rig {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { _ = r.store.Close() })
-	r.boxes = &activities.Boxes{Provider: provider, Store: r.store, Notify: activities.LogNotifier{}, Secret: resolve, Steps: r.steps}
+	r.boxes = &activities.Boxes{Provider: provider, Store: r.store, Notify: notifier{}, Secret: resolve, Steps: r.steps}
 	return r
 }
 

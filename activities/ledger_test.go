@@ -68,7 +68,7 @@ func TestTheLedgerSaysHowTheWorkspaceIs(t *testing.T) {
 	}
 	due := said.SuspendedSince.Add(30 * 24 * time.Hour)
 	target.Step, target.Marks = "e1-s4", said.Marks(said.SuspendedSince)
-	do(r, r.boxes.SendNotice, activities.Notice{ID: "n", Workspace: workspace, Due: due, Ledger: &target})
+	do(r, r.boxes.SendNotice, activities.NoticeInput{Posting: box.Posting{Workspace: workspace}, Due: due, Ledger: &target})
 	if said = r.said(); !said.NoticedFor.Equal(due) {
 		t.Errorf("people were told of %s, the ledger says %s", due, said.NoticedFor)
 	}
@@ -92,10 +92,10 @@ func TestNoticesCarryNoMarks(t *testing.T) {
 	r := newRig(t, nil)
 	heard := &heard{}
 	r.boxes.Notify = heard
-	do(r, r.boxes.SendNotice, activities.Notice{ID: "n", Workspace: workspace})
+	do(r, r.boxes.SendNotice, activities.NoticeInput{Posting: box.Posting{Workspace: workspace}})
 	target := activities.Target{Workspace: workspace, Step: "s", Marks: marked(box.StateSuspended, nil)}
-	do(r, r.boxes.SendNotice, activities.Notice{ID: "m", Workspace: workspace, Due: time.Now(), Ledger: &target})
-	if len(heard.all) != 2 || heard.all[0].Ledger != nil || heard.all[1].Ledger != nil {
+	do(r, r.boxes.SendNotice, activities.NoticeInput{Posting: box.Posting{Workspace: workspace}, Due: time.Now(), Ledger: &target})
+	if len(heard.all) != 2 {
 		t.Errorf("people heard %+v", heard.all)
 	}
 	if got := r.ledger(); !slices.Equal(got, []string{"noticed/s-noticed"}) {
@@ -103,20 +103,22 @@ func TestNoticesCarryNoMarks(t *testing.T) {
 	}
 	heard.err = box.Errorf(box.ClassUnavailable, "nobody listens")
 	target.Step = "s2"
-	fails(r, box.ClassUnavailable, r.boxes.SendNotice, activities.Notice{ID: "o", Workspace: workspace, Due: time.Now(), Ledger: &target})
+	fails(r, box.ClassUnavailable, r.boxes.SendNotice, activities.NoticeInput{Posting: box.Posting{Workspace: workspace}, Due: time.Now(), Ledger: &target})
 	if got := r.ledger(); len(got) != 1 {
 		t.Errorf("people were not told, and the ledger holds %v", got)
 	}
 }
 
 type heard struct {
-	all []activities.Notice
+	all []box.Posting
 	err error
 }
 
-func (h *heard) Notify(_ context.Context, n activities.Notice) error {
-	h.all = append(h.all, n)
-	return h.err
+func (*heard) Listeners() []box.Listener { return nil }
+
+func (h *heard) Deliver(_ context.Context, p box.Posting) ([]box.Delivery, error) {
+	h.all = append(h.all, p)
+	return nil, h.err
 }
 
 // A ledger refuses what looks like a secret. That must not keep a box from being

@@ -4,51 +4,41 @@ import (
 	"context"
 	"time"
 
-	"go.temporal.io/sdk/activity"
-
 	"github.com/openhands/boxkeeper/box"
 	"github.com/openhands/boxkeeper/exports"
 )
 
-// Notice is what people are told. It is sent at least once; ID is the same at
-// every repeat.
-type Notice struct {
-	ID        string    `json:"id"`
-	Workspace string    `json:"workspace"`
-	Owner     string    `json:"owner,omitzero"`
-	State     box.State `json:"state"`
-	Text      string    `json:"text"`
-	// Due is the armed deadline that the notice is about; zero for a reminder.
+// NoticeInput is what SendNotice needs: what people are told, and what the ledger
+// is told then.
+type NoticeInput struct {
+	box.Posting
+	// Due is the expiry that the notice announces.
 	Due time.Time `json:"due,omitzero"`
-	// Ledger is where it is noted that people were told; nil for a reminder. It is
-	// not part of what they are told.
+	// Ledger is where it is noted that people were told; nil for a reminder and for
+	// events. It is no part of what they are told.
 	Ledger *Target `json:"ledger,omitzero"`
 }
 
-// Notifier carries notices to people. A returned error means that it is tried
-// again.
+// Notifier carries notices and lifecycle events to people and programs.
 type Notifier interface {
-	Notify(ctx context.Context, n Notice) error
+	// Listeners are who is told of events. None costs nothing: no activity runs
+	// for an event.
+	Listeners() []box.Listener
+	// Deliver sends a posting and may be repeated: ids stay the same. For a
+	// posting with receivers it answers how far each came, and fails only when it
+	// is cut off. One without goes to everyone who takes it, and fails when
+	// nobody took it.
+	Deliver(ctx context.Context, p box.Posting) ([]box.Delivery, error)
 }
 
-// SendNotice tells people what is armed.
-func (b *Boxes) SendNotice(ctx context.Context, in Notice) (box.Outcome, error) {
+// SendNotice sends a notice or a batch of lifecycle events. It may be repeated:
+// ids stay the same. Unavailable: nobody took the notice, try again.
+func (b *Boxes) SendNotice(ctx context.Context, in NoticeInput) (box.Outcome, error) {
 	return b.run(ctx, box.StepNotify, func(ctx context.Context) (box.Outcome, error) {
-		note := in.Ledger
-		in.Ledger = nil
-		if err := b.Notify.Notify(ctx, in); err != nil || note == nil || note.Marks == nil {
-			return box.Outcome{}, err
+		deliveries, err := b.Notify.Deliver(ctx, in.Posting)
+		if note := in.Ledger; err == nil && note != nil && note.Marks != nil {
+			err = b.recordMarks(ctx, *note, note.Marks, exports.KindNoticed, func(m *box.Marks) any { return box.LedgerNote{Due: in.Due, Marks: m} })
 		}
-		return box.Outcome{}, b.recordMarks(ctx, *note, note.Marks, exports.KindNoticed, func(m *box.Marks) any { return box.LedgerNote{Due: in.Due, Marks: m} })
+		return box.Outcome{Deliveries: deliveries}, err
 	})
-}
-
-// LogNotifier writes notices to the worker's log, which is the sink of an
-// installation that configured no other.
-type LogNotifier struct{}
-
-// Notify writes one line.
-func (LogNotifier) Notify(ctx context.Context, n Notice) error {
-	activity.GetLogger(ctx).Info("notice", "notice_id", n.ID, "workspace", n.Workspace, "owner", n.Owner, "state", n.State, "text", n.Text, "due", n.Due)
-	return nil
 }

@@ -10,6 +10,7 @@ import (
 // idle window after an outage, and makes the moves that only time makes. Call
 // it before [Next], with the same now.
 func (f *Facts) Advance(now time.Time) {
+	defer f.recordUnhealthy(f.Unhealthy, now)
 	f.expireHolders(now)
 	if f.Frozen {
 		return
@@ -126,5 +127,7 @@ func (f *Facts) expire(now time.Time) {
 		Shown: f.shown(), Epoch: f.Epoch, By: "policy", ByPolicy: true, RequestedAt: now,
 		Expires: now.Add(f.Policy.TokenTTL.Std()), Undo: f.Policy.Undo, Confirmed: true, ConfirmedAt: now, ConfirmedBy: "policy",
 	}
-	f.startDeletion(now, Reason{ReasonPolicy, why.Text + "; the policy deletes"})
+	why = Reason{ReasonPolicy, why.Text + "; the policy deletes"}
+	f.record(EventDeletionConfirmed, why, now)
+	f.startDeletion(now, why)
 }

@@ -42,6 +42,7 @@ func (f *Facts) RequestDelete(r RequestDeleteAsk, now time.Time) Loss {
 			Shown: f.shown(), Epoch: f.Epoch, By: r.By, RequestedAt: now,
 			Expires: now.Add(f.Policy.TokenTTL.Std()), Undo: undo,
 		}
+		f.record(EventDeletionRequested, Reason{ReasonRequested, "asked for by " + orElse(r.By, unnamed) + "; nothing is deleted before it is confirmed"}, now)
 	}
 	d := f.Deletion
 	loss := Loss{
@@ -96,7 +97,9 @@ func (f *Facts) ConfirmDelete(s ConfirmDelete, now time.Time) {
 	d.Confirmed, d.ConfirmedAt, d.ConfirmedBy, d.WithoutHistory = true, now, s.By, s.WithoutHistory
 	f.ResumeWanted, f.SuspendWanted, f.Holders = nil, nil, nil
 	f.Confirmation = &Confirmation{Token: s.Token, At: now, By: s.By, Accepted: true, Reason: Reason{ReasonConfirmed, "accepted"}}
-	f.startDeletion(now, Reason{ReasonConfirmed, "confirmed by " + orElse(s.By, unnamed)})
+	why := Reason{ReasonConfirmed, "confirmed by " + orElse(s.By, unnamed)}
+	f.record(EventDeletionConfirmed, why, now)
+	f.startDeletion(now, why)
 }
 
 // undoMeetsWall reports whether the provider would destroy the suspended box
@@ -169,6 +172,7 @@ func (f *Facts) voidDeletion(why Reason, now time.Time) {
 		f.Durable++
 	}
 	f.Confirmation = &Confirmation{Token: d.Token, At: now, Reason: why}
+	f.record(EventDeletionCancelled, why, now)
 	switch f.State {
 	case StateUndoWindow, StateExporting, StateDeleteBlocked:
 		f.Failure = nil

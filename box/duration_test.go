@@ -10,9 +10,9 @@ import (
 	"github.com/openhands/boxkeeper/box"
 )
 
-// Scenario 27 and 34: malformed, negative and zero lengths are refused, and
-// nothing is ever "now" or "for ever" by accident.
-func TestParseDuration(t *testing.T) {
+// Malformed, negative and zero lengths are refused, and nothing is ever "now" or
+// "for ever" by accident.
+func TestScenario27And34ParseDuration(t *testing.T) {
 	t.Parallel()
 	for text, want := range map[string]time.Duration{
 		"90s": 90 * time.Second, "15m": 15 * time.Minute, "12h": 12 * time.Hour, "30d": 30 * day, "1d12h": 36 * time.Hour,

@@ -102,6 +102,9 @@ type Facts struct {
 	Repairs    int       `json:"repairs,omitzero"`
 	RepairedAt time.Time `json:"repaired_at,omitzero"`
 
+	// Outbox is what is told to those who listen, beside the life of the box.
+	Outbox Outbox `json:"outbox,omitzero"`
+
 	Observed    Observation  `json:"observed,omitzero"`
 	ObservedAt  time.Time    `json:"observed_at,omitzero"`
 	Look        bool         `json:"look,omitzero"`         // the state must be read again
@@ -257,7 +260,9 @@ func (f *Facts) move(now time.Time, to State, why Reason) {
 	if extra := len(f.Transitions) - maxTransitions; extra > 0 {
 		f.Transitions = slices.Delete(f.Transitions, 0, extra)
 	}
+	from := f.State
 	f.State, f.StateSince = to, now
+	f.recordMove(from, why, now)
 	switch to {
 	case StateRunning:
 		f.Failure = nil // what failed on the way is over

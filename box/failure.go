@@ -11,11 +11,13 @@ func backoff(kind StepKind) (first, most time.Duration) {
 	switch kind {
 	case StepDelete:
 		return time.Minute, day
+	case StepNotify:
+		return 10 * time.Second, time.Hour
 	case StepQuiesce, StepReclaim, StepExport, StepUndrain:
 		return 2 * time.Second, time.Minute
 	case StepResume, StepAwaitReady:
 		return 5 * time.Second, 5 * time.Minute
-	case StepCreate, StepSuspend, StepObserve, StepNotify, StepVerifyExport, StepScan, StepAdjust, StepRecord, StepWait, StepFinish:
+	case StepCreate, StepSuspend, StepObserve, StepVerifyExport, StepScan, StepAdjust, StepRecord, StepWait, StepFinish:
 	}
 	return 10 * time.Second, 10 * time.Minute
 }
@@ -35,6 +37,9 @@ func (f *Facts) fail(step Step, why StepFailure, now time.Time) {
 	f.Failure = &Failure{
 		Step: step.Kind, Class: why.Class, Message: why.Message, Count: count, At: now, Since: since,
 		RetryAt: now.Add(max(wait, why.RetryAfter.Std())),
+	}
+	if count == attentionTries && step.Ask == nil {
+		f.record(EventNeedsAttention, Reason{ReasonFailed, fmt.Sprintf("%s failed %d times, last: %s", step.Kind, count, why.Message)}, now)
 	}
 	if inside(step.Kind) && !why.NotBegun && (why.Class == ClassFailedPrecondition || why.Class == ClassNotFound) {
 		f.Look = true // it is not what we think it is
@@ -86,7 +91,9 @@ func (f *Facts) fail(step Step, why StepFailure, now time.Time) {
 		if !why.Class.Retryable() {
 			f.NativeStuck = f.NativeWanted()
 		}
-	case StepObserve, StepScan, StepNotify, StepVerifyExport, StepRecord, StepWait, StepFinish:
+	case StepNotify:
+		f.failNotify(step, count, now)
+	case StepObserve, StepScan, StepVerifyExport, StepRecord, StepWait, StepFinish:
 	}
 }
 

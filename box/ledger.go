@@ -136,9 +136,9 @@ func (f *Facts) restore(m *Marks) {
 	f.PausedClock, f.ExpiryFloor, f.NoticedFor = m.PausedClock, m.ExpiryFloor, m.NoticedFor
 	f.Receipt, f.ReceiptAt, f.Reclaimed = m.Receipt, m.ReceiptAt, m.Reclaimed
 	f.DeletionCount, f.CreateUnclear, f.WakeOwed, f.Unhealthy = m.DeletionCount, m.CreateUnclear, m.WakeOwed, m.Unhealthy
+	f.Sequence, f.Deletion = copied(m.Sequence), copied(m.Deletion)
 	f.move(m.StateSince, m.State, m.Because)
-	f.StateSince = m.StateSince
-	f.Scan, f.Sequence, f.Deletion = copied(m.Scan), copied(m.Sequence), copied(m.Deletion)
+	f.StateSince, f.Scan = m.StateSince, copied(m.Scan) // after the move, which doubts a scan
 }
 
 // Bare returns the marks without the words of people and providers, for a

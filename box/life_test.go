@@ -57,6 +57,7 @@ type world struct {
 	deaf        bool      // the agent-server never answers
 	plain       bool      // it does not tell what its history is
 	badStore    bool      // exports do not verify
+	listeners   []box.Listener
 	fail        map[box.StepKind]box.Class
 	between     func(box.Step)
 	stored      map[string]bool // digests the store holds
@@ -110,8 +111,18 @@ func (w *world) seen() box.Observation {
 	return seen
 }
 
-// outcome is what the activity of a step would answer.
+// outcome is what the activity of a step would answer, and who listens.
 func (w *world) outcome(step box.Step) box.Outcome {
+	out := w.answer(step)
+	if out.Failed != nil {
+		out.Failed.Listeners = w.listeners
+	} else {
+		out.Listeners = w.listeners
+	}
+	return out
+}
+
+func (w *world) answer(step box.Step) box.Outcome {
 	if class, bad := w.fail[step.Kind]; bad {
 		return box.Outcome{Failed: &box.StepFailure{Class: class, Message: "as told"}}
 	}

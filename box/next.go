@@ -360,13 +360,15 @@ func Interrupts(f *Facts, running Step) bool {
 	switch running.Kind {
 	case StepVerifyExport:
 		return !f.deletionDue()
+	case StepNotify: // nobody waits for a receiver that does not answer
+		return f.ResumeWanted != nil || f.holdersAlive() > 0 || f.deletionDue()
 	case StepQuiesce, StepReclaim, StepExport:
 		if running.Purpose == PurposeTurn {
 			return !f.Frozen && (f.deletionDue() || f.SuspendWanted != nil)
 		}
 		return f.cancelsSequence()
 	case StepWait, StepFinish, StepCreate, StepAwaitReady, StepObserve, StepScan, StepUndrain, StepSuspend,
-		StepResume, StepNotify, StepAdjust, StepDelete, StepRecord:
+		StepResume, StepAdjust, StepDelete, StepRecord:
 		return false
 	}
 	return false

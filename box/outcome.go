@@ -19,7 +19,10 @@ type Outcome struct {
 	Busy         string        `json:"busy,omitzero"`         // quiesce: why it is in use after all
 	Reclaim      ReclaimReport `json:"reclaim,omitzero"`
 	Receipt      Receipt       `json:"receipt,omitzero"`
-	Problem      string        `json:"problem,omitzero"` // verify-export: what does not match
+	Problem      string        `json:"problem,omitzero"`    // verify-export: what does not match
+	Deliveries   []Delivery    `json:"deliveries,omitzero"` // notify
+	// Listeners are who is told of events, with every outcome; none costs nothing.
+	Listeners []Listener `json:"listeners,omitzero"`
 }
 
 // StepFailure is an error of an activity, in the words that go into a history.
@@ -30,6 +33,8 @@ type StepFailure struct {
 	// NotBegun says that the box and its provider were not reached at all: no
 	// worker, no credentials. It says nothing about the box.
 	NotBegun bool `json:"not_begun,omitzero"`
+	// Listeners are those of the outcome, where it is known who listens.
+	Listeners []Listener `json:"listeners,omitzero"`
 }
 
 // How often a step may fail before it is skipped (where that is safe) or a
@@ -102,6 +107,8 @@ func (f *Facts) Begin(step Step, now time.Time) {
 // Apply stores the outcome of a step. It decides nothing that [Next] decides:
 // it moves the state and remembers.
 func (f *Facts) Apply(step Step, out Outcome, now time.Time) {
+	f.listen(out)
+	defer f.recordUnhealthy(f.Unhealthy, now)
 	if out.Failed != nil {
 		f.fail(step, *out.Failed, now)
 		return
@@ -149,6 +156,7 @@ func (f *Facts) Apply(step Step, out Outcome, now time.Time) {
 	case StepSuspend:
 		f.applySuspended(out.Observation, now)
 	case StepNotify:
+		f.oweNotice(step, out.Deliveries)
 		f.applyNotified(step, now)
 	case StepVerifyExport:
 		f.applyVerified(out.Problem, now)

@@ -277,7 +277,8 @@ func (f *Facts) TakeOver(now time.Time) {
 			f.Deletion = nil
 		}
 	}
-	f.DeletionCount = max(f.DeletionCount+1, int(now.Unix())) // no token from before is good any more
+	f.DeletionCount = max(f.DeletionCount+1, int(now.Unix()))             // no token from before is good any more
+	f.Outbox = Outbox{Number: int(now.Unix()), Settled: f.Outbox.Settled} // nor is a number of an event used twice
 	f.Reminders, f.RemindedAt = 0, time.Time{}
 	f.IdleFloor = now
 	if at, ok := f.expiryAt(); ok && !now.Before(at.Add(-f.noticeLead())) {

@@ -471,7 +471,7 @@ func TestMarksHoldWhatARebuildNeeds(t *testing.T) {
 		"Confirmation": "given again", "Failure": "tried at once", "Repairs": "counted again", "RepairedAt": "counted again",
 		"Observed": "read again", "ObservedAt": "read again", "Look": "read in any case", "UndrainOwed": "assumed",
 		"Rebuilt": "set by a rebuild", "Durable": "of the run", "Recording": "of the run", "Recorded": "of the run",
-		"Native": "told again", "NativeAt": "told again", "NativeStuck": "told again", "TurnEnded": "assumed", "Decided": "of the run",
+		"Native": "told again", "NativeAt": "told again", "NativeStuck": "told again", "TurnEnded": "assumed", "Decided": "of the run", "Outbox": "of the run",
 		"Seen": "callers use new ids", "Transitions": "made of the entries",
 	}
 	marks := map[string]reflect.Type{}

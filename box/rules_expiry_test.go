@@ -184,7 +184,7 @@ func TestNotices(t *testing.T) {
 		delete(w.fail, box.StepNotify)
 		w.pass(72 * time.Hour)
 		w.state(box.StateSuspended)
-		w.pass(10 * time.Minute)
+		w.pass(time.Hour)
 		w.state(box.StateUndoWindow)
 	})
 	t.Run("Scenario 91: what is shown is generated from the armed deadline", func(t *testing.T) {

@@ -333,8 +333,8 @@ func TestHoldersAreBounded(t *testing.T) {
 	})
 }
 
-// Scenario 15: no session pays for more than the idle limit after its last use.
-func TestIdleTailOfTwoHundredSessions(t *testing.T) {
+// No session pays for more than the idle limit after its last use.
+func TestScenario15IdleTailOfTwoHundredSessions(t *testing.T) {
 	t.Parallel()
 	w := awake(t)
 	dice := rand.New(rand.NewPCG(15, 15))

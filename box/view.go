@@ -40,6 +40,8 @@ type Status struct {
 	Policy         Policy        `json:"policy"`                     // in force, defaults filled in
 	Watches        []Watch       `json:"watches,omitzero"`           // who keeps which deadline
 	Risks          []string      `json:"risks,omitzero"`             // what nobody keeps
+	Webhooks       []WebhookView `json:"webhooks,omitzero"`          // who is told, and whether that works
+	NoticesUntold  int           `json:"notices_untold,omitzero"`    // notices that reached nobody
 }
 
 // Why is the answer of the why query: why it is as it is, what comes next and
@@ -85,9 +87,10 @@ func (f *Facts) StatusAt(now time.Time) Status {
 		Workspace: f.Spec.Workspace, Owner: f.Spec.Owner, Provider: f.Spec.Provider, Epoch: f.Epoch,
 		AsOf: now, State: f.State, Since: age(now, f.StateSince), Flags: f.Flags(), Reason: f.because(),
 		Next: next.Upcoming(), NextAt: next.At,
-		Holders: slices.Clone(f.Holders), SuspendedSince: f.SuspendedSince,
+		Holders: append([]Holder(nil), f.Holders...), SuspendedSince: f.SuspendedSince,
 		Export: f.Receipt, ExportCovers: f.covered(), Reclaimed: f.Reclaimed,
 		Deletion: f.Deletion, Confirmation: f.Confirmation, Failure: f.Failure, Ref: f.Ref, Policy: f.Policy,
+		Webhooks: f.Outbox.webhooks(), NoticesUntold: f.Outbox.Untold,
 	}
 	if f.awake() && !f.LastUse.IsZero() {
 		s.IdleFor = age(now, f.LastUse)
@@ -155,5 +158,5 @@ func (f *Facts) NeedsAttention() bool {
 	case StateCreating, StateStarting, StateRunning, StateDraining, StateSuspending, StateSuspended, StateResuming,
 		StateMaintenanceWake, StateAwaitingConfirm, StateUndoWindow, StateExporting, StateDeleting, StateBoxArchived:
 	}
-	return f.Failure != nil && f.Failure.Count >= 5
+	return f.Failure != nil && f.Failure.Count >= attentionTries
 }

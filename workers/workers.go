@@ -22,6 +22,7 @@ import (
 	"github.com/openhands/boxkeeper/activities"
 	"github.com/openhands/boxkeeper/box"
 	"github.com/openhands/boxkeeper/exports"
+	"github.com/openhands/boxkeeper/internal/notices"
 	"github.com/openhands/boxkeeper/providers"
 	"github.com/openhands/boxkeeper/providers/driver"
 	"github.com/openhands/boxkeeper/workflows"
@@ -33,7 +34,7 @@ type Options struct {
 	Providers []*providers.Provider
 	// Store holds exports and ledgers. Close it after Stop.
 	Store *exports.Store
-	// Notify carries notices; nil writes them to the log.
+	// Notify carries notices and events; nil writes notices to the log.
 	Notify activities.Notifier
 	// Secret resolves a reference of a spec.
 	Secret func(reference string) (box.Secret, error)
@@ -79,11 +80,11 @@ func New(c client.Client, opts Options) (*Set, error) {
 	case len(opts.Providers) == 0 && opts.NoWorkflows:
 		return nil, box.Invalidf("providers", "there is nothing to serve: name a provider instance")
 	}
-	if opts.Notify == nil {
-		opts.Notify = activities.LogNotifier{}
-	}
 	if opts.Logger == nil {
 		opts.Logger = zap.NewNop()
+	}
+	if opts.Notify == nil {
+		opts.Notify = notices.New(notices.Options{Logger: opts.Logger})
 	}
 	s := &Set{client: c, opts: opts, failed: make(chan error, 1)}
 	if !opts.NoWorkflows {

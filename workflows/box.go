@@ -47,6 +47,8 @@ type loop struct {
 	timerAt   time.Time
 	stopTimer workflow.CancelFunc
 	shown     published
+	mail      mail
+	logged    box.Transition // the newest one that the log has
 }
 
 func newLoop(ctx workflow.Context, in box.Input) (*loop, error) {
@@ -71,6 +73,7 @@ func newLoop(ctx workflow.Context, in box.Input) (*loop, error) {
 		w.facts = &facts
 	}
 	w.shown = w.startPublished()
+	w.startMail()
 	w.signals = w.listen()
 	if err := w.serveQueries(); err != nil {
 		return nil, err
@@ -84,6 +87,7 @@ func (w *loop) run() error {
 		w.takeSignals()
 		now := workflow.Now(w.ctx)
 		w.facts.Advance(now)
+		w.post()
 		step := w.facts.Armed(box.Next(w.facts, now))
 		if step.Kind == box.StepRecord && !w.records() {
 			w.facts.SkipRecord()
@@ -92,7 +96,7 @@ func (w *loop) run() error {
 		switch step.Kind {
 		case box.StepFinish:
 			w.publish(step)
-			return workflow.Await(w.ctx, func() bool { return workflow.AllHandlersFinished(w.ctx) })
+			return w.farewell()
 		case box.StepWait:
 			w.publish(step)
 			if w.mayContinueAsNew() {
@@ -123,10 +127,11 @@ func (w *loop) act(step box.Step, now time.Time) error {
 	cancelled := false
 	for !future.IsReady() {
 		w.dirty = false
-		if err := workflow.Await(w.ctx, func() bool { return future.IsReady() || w.dirty || w.signalled() }); err != nil {
+		if err := workflow.Await(w.ctx, func() bool { return future.IsReady() || w.dirty || w.signalled() || w.mailMoved() }); err != nil {
 			return err
 		}
 		w.takeSignals()
+		w.post()
 		if !cancelled && box.Interrupts(w.facts, step) {
 			cancelled = true
 			cancel()
@@ -150,7 +155,7 @@ func (w *loop) sleep(step box.Step) error {
 	w.arm(step)
 	w.dirty = false
 	err := workflow.Await(w.ctx, func() bool {
-		return w.dirty || w.signalled() || (w.timer != nil && w.timer.IsReady())
+		return w.dirty || w.signalled() || w.mailMoved() || (w.timer != nil && w.timer.IsReady())
 	})
 	if w.timer != nil && w.timer.IsReady() {
 		w.timer, w.stopTimer = nil, nil
@@ -185,10 +190,10 @@ func (w *loop) disarm() {
 }
 
 // mayContinueAsNew reports whether this run should end and nothing would be
-// lost: no handler runs and no signal waits.
+// lost: no handler runs, no signal waits and nothing is being told.
 func (w *loop) mayContinueAsNew() bool {
 	due := workflow.GetInfo(w.ctx).GetContinueAsNewSuggested() || (w.in.TurnsPerRun > 0 && w.turns >= w.in.TurnsPerRun)
-	return due && !w.signalled() && workflow.AllHandlersFinished(w.ctx)
+	return due && !w.signalled() && w.mail.sent == nil && workflow.AllHandlersFinished(w.ctx)
 }
 
 func (w *loop) continueAsNew() error {

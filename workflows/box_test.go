@@ -2,6 +2,7 @@ package workflows_test
 
 import (
 	"reflect"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -47,6 +48,15 @@ func wholeLife(t *testing.T, cadence int) *play {
 	t.Helper()
 	p := newPlay(t)
 	p.cadence = cadence
+	playWholeLife(p)
+	if err := p.run(); err != nil {
+		t.Fatalf("the workflow ended with %v", err)
+	}
+	return p
+}
+
+func playWholeLife(p *play) {
+	t := p.t
 	p.update(minute, box.UpdateConnect, box.ConnectRequest{Request: id("c1"), HolderID: "tab"}, nil)
 	p.at(minute+time.Second, func(env *testsuite.TestWorkflowEnvironment) { p.box.events, p.box.lastUse = 3, env.Now() })
 	p.signal(2*minute, box.SignalRelease, box.ReleaseRequest{HolderID: "tab"})
@@ -67,10 +77,6 @@ func wholeLife(t *testing.T, cadence int) *play {
 	p.at(35*day+minute, func(env *testsuite.TestWorkflowEnvironment) {
 		env.SignalWorkflow(box.SignalConfirmDelete, box.ConfirmDelete{Token: token, By: "ana"})
 	})
-	if err := p.run(); err != nil {
-		t.Fatalf("the workflow ended with %v", err)
-	}
-	return p
 }
 
 func wantLife() []box.StepKind {
@@ -291,5 +297,22 @@ func TestATakenBackDeletionWhileTheExportIsReadBack(t *testing.T) {
 		}
 	})
 	p.stop(31 * minute)
+	_ = p.run()
+}
+
+func TestScenario8APinOutlivesItsWorkers(t *testing.T) {
+	t.Parallel()
+	p := newPlay(t)
+	p.cadence = 1 // each turn in a run of its own, with nothing but what was carried
+	p.update(minute, box.UpdateFreeze, box.SwitchAsk{Request: id("f"), On: true}, nil)
+	for i := range 20 {
+		p.signal(time.Duration(i+2)*time.Hour, box.SignalActivity, box.ActivitySignal{Origin: "noise"})
+	}
+	statusOf(p, 2*day, func(s box.Status) {
+		if s.State != box.StateRunning || !slices.Contains(s.Flags, "frozen") || p.runs < 10 {
+			t.Errorf("after %d runs: state %s, flags %v", p.runs, s.State, s.Flags)
+		}
+	})
+	p.stop(2*day + minute)
 	_ = p.run()
 }

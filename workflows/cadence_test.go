@@ -162,6 +162,7 @@ func told(t *testing.T, s tale, cadence int) (record []string, runs int) {
 			}
 		})
 	}
+	p.each = func(env *testsuite.TestWorkflowEnvironment) { oneTimer(t, env) }
 	probe(s.end / 3)
 	probe(s.end / 2)
 	probe(s.end - time.Second)
@@ -170,11 +171,28 @@ func told(t *testing.T, s tale, cadence int) (record []string, runs int) {
 	add("ended with an error: %v", err != nil)
 	add("steps %v", p.box.log)
 	for _, n := range p.box.notices {
-		due := at(n.Due)
-		add("notice in %s, due %s", n.State, due)
+		for _, e := range n.Events {
+			add("%s in %s, due %s", e.Kind, e.State, at(e.Due))
+		}
 	}
 	add("phase %s after %d creates, %d cancelled", p.box.phase, p.box.creates, p.box.cancelled)
 	return record, p.runs
+}
+
+// oneTimer fails when a timer fires while another one is armed: a box has one
+// deadline. In the moment of arming there are two, since the old one is
+// cancelled in the same task.
+func oneTimer(t *testing.T, env *testsuite.TestWorkflowEnvironment) {
+	t.Helper()
+	armed := 0
+	env.SetOnTimerScheduledListener(func(string, time.Duration) { armed++ })
+	env.SetOnTimerCanceledListener(func(string) { armed-- })
+	env.SetOnTimerFiredListener(func(string) {
+		if armed != 1 {
+			t.Errorf("at %s a timer fires and %d are armed", env.Now(), armed)
+		}
+		armed--
+	})
 }
 
 // TestScenario45SixtyThousandSignalsLoseNothing: each signal begins one

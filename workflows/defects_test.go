@@ -10,7 +10,6 @@ import (
 
 	"github.com/stretchr/testify/mock"
 	"github.com/stretchr/testify/require"
-	"go.temporal.io/sdk/activity"
 	"go.temporal.io/sdk/temporal"
 	"go.temporal.io/sdk/testsuite"
 	"go.temporal.io/sdk/workflow"
@@ -99,11 +98,9 @@ func claims() box.Capabilities {
 type cloudBoxes struct {
 	*fakeBoxes
 	provider *providers.Provider
-	beats    map[string]time.Duration
 }
 
 func (b *cloudBoxes) call(ctx context.Context, kind box.StepKind, act func() (box.Observation, error)) (box.Outcome, error) {
-	b.beats[string(kind)] = activity.GetInfo(ctx).HeartbeatTimeout
 	if err := b.step(ctx, kind, false); err != nil {
 		return box.Outcome{}, err
 	}
@@ -153,7 +150,7 @@ func playOurs(t *testing.T, s scene) outcome {
 	require.NoError(t, err)
 	provider, err := providers.New(p.spec.Provider, cloud.Driver(defectsInstallation), &providers.Options{Installation: defectsInstallation, Keys: keys})
 	require.NoError(t, err)
-	acts := &cloudBoxes{fakeBoxes: p.box, provider: provider, beats: map[string]time.Duration{}}
+	acts := &cloudBoxes{fakeBoxes: p.box, provider: provider}
 	p.acts = acts
 	p.each = func(env *testsuite.TestWorkflowEnvironment) {
 		clock = env.Now
@@ -187,7 +184,7 @@ func playOurs(t *testing.T, s scene) outcome {
 	if s.again {
 		next := newPlay(t)
 		next.start = p.now
-		next.acts = &cloudBoxes{fakeBoxes: next.box, provider: provider, beats: acts.beats}
+		next.acts = &cloudBoxes{fakeBoxes: next.box, provider: provider}
 		next.each = func(env *testsuite.TestWorkflowEnvironment) { clock = env.Now }
 		next.stop(s.end)
 		_ = next.run()

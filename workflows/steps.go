@@ -3,7 +3,6 @@ package workflows
 import (
 	"context"
 	"errors"
-	"fmt"
 	"time"
 
 	enumspb "go.temporal.io/api/enums/v1"
@@ -55,7 +54,7 @@ func (w *loop) start(ctx workflow.Context, step box.Step) workflow.Future {
 		ScheduleToStartTimeout: noWorker,
 		StartToCloseTimeout:    b.start,
 		HeartbeatTimeout:       b.beat,
-		WaitForCancellation:    true,
+		WaitForCancellation:    step.Kind != box.StepNotify, // a notice that is called off may still arrive, and nobody waits for it
 		RetryPolicy:            &temporal.RetryPolicy{InitialInterval: time.Second, BackoffCoefficient: 2, MaximumInterval: 10 * time.Second, MaximumAttempts: b.tries},
 		Summary:                clip(step.Reason.Text),
 	})
@@ -101,11 +100,13 @@ func (w *loop) start(ctx workflow.Context, step box.Step) workflow.Future {
 	case box.StepResume:
 		return call(ctx, a.Resume, activities.ResumeInput{Target: target, Env: f.Spec.Env, Secrets: f.Spec.Secrets})
 	case box.StepNotify:
-		notice := w.notice(step)
+		in := activities.NoticeInput{Due: step.At, Posting: box.Posting{
+			Workspace: f.Spec.Workspace, Owner: f.Spec.Owner, Provider: f.Spec.Provider, Events: []box.Event{f.NoticeEvent(step)},
+		}}
 		if step.LeavesMarks() {
-			notice.Ledger = &target
+			in.Ledger = &target
 		}
-		return call(ctx, a.SendNotice, notice)
+		return call(ctx, a.SendNotice, in)
 	case box.StepRecord:
 		return call(ctx, a.Record, target)
 	case box.StepAdjust:
@@ -134,19 +135,6 @@ func (w *loop) stepID() string {
 // call makes a wrong input type a compile error.
 func call[I any](ctx workflow.Context, act func(context.Context, I) (box.Outcome, error), in I) workflow.Future {
 	return workflow.ExecuteActivity(ctx, act, in)
-}
-
-// notice is what people are told, from the armed deadline.
-func (w *loop) notice(step box.Step) activities.Notice {
-	f := w.facts
-	n := activities.Notice{
-		ID:        fmt.Sprintf("%s-e%d-%d-%d", f.Spec.Workspace, f.Epoch, f.SuspendedSince.Unix(), f.Reminders),
-		Workspace: f.Spec.Workspace, Owner: f.Spec.Owner, State: f.State, Text: step.Reason.Text, Due: step.At,
-	}
-	if !step.At.IsZero() {
-		n.ID += fmt.Sprintf("-due-%d", step.At.Unix())
-	}
-	return n
 }
 
 // failureOf says in words what an activity's error means for a person.

@@ -9,6 +9,7 @@ import (
 
 	"go.temporal.io/sdk/activity"
 	"go.temporal.io/sdk/converter"
+	"go.temporal.io/sdk/interceptor"
 	"go.temporal.io/sdk/temporal"
 	"go.temporal.io/sdk/testsuite"
 	"go.temporal.io/sdk/worker"
@@ -25,8 +26,8 @@ type fakeBoxes struct {
 	mu       sync.Mutex
 	now      func() time.Time
 	log      []box.StepKind
-	notices  []activities.Notice
 	marks    []*box.Marks // of record steps
+	notices  []box.Posting
 	phase    box.Phase
 	creates  int
 	events   int
@@ -38,16 +39,23 @@ type fakeBoxes struct {
 	badStore bool
 	drained  bool
 
+	beats map[string]time.Duration // heartbeat time-out of each activity that ran
+
 	cancelled int
 	released  chan struct{}
+
+	listeners []box.Listener
+	posts     []box.Posting // of lifecycle events
+	refuse    func(receiver string, e box.Event) bool
 }
 
 func newFakeBoxes() *fakeBoxes {
-	return &fakeBoxes{phase: box.PhaseGone, fail: map[box.StepKind]error{}, hang: map[box.StepKind]bool{}, released: make(chan struct{})}
+	return &fakeBoxes{phase: box.PhaseGone, fail: map[box.StepKind]error{}, beats: map[string]time.Duration{}, hang: map[box.StepKind]bool{}, released: make(chan struct{})}
 }
 
-func (b *fakeBoxes) step(_ context.Context, kind box.StepKind, inside bool) error {
+func (b *fakeBoxes) step(ctx context.Context, kind box.StepKind, inside bool) error {
 	b.mu.Lock()
+	b.beats[string(kind)] = activity.GetInfo(ctx).HeartbeatTimeout
 	b.log = append(b.log, kind)
 	err, hang := b.fail[kind], b.hang[kind]
 	if err == nil && inside && (b.deaf || b.phase != box.PhaseRunning) {
@@ -146,8 +154,11 @@ func (b *fakeBoxes) Resume(ctx context.Context, _ activities.ResumeInput) (box.O
 	return box.Outcome{Observation: b.seen(), Ready: true}, nil
 }
 
-func (b *fakeBoxes) SendNotice(ctx context.Context, in activities.Notice) (box.Outcome, error) {
-	b.notices = append(b.notices, in)
+func (b *fakeBoxes) SendNotice(ctx context.Context, in activities.NoticeInput) (box.Outcome, error) {
+	if len(in.To) > 0 {
+		return b.post(in.Posting), nil
+	}
+	b.notices = append(b.notices, in.Posting)
 	return box.Outcome{}, b.step(ctx, box.StepNotify, false)
 }
 
@@ -179,8 +190,8 @@ type play struct {
 	spec    box.Spec
 	cadence int // turns per run; zero for the engine's own suggestion
 	rebuilt *box.Facts
-	prepare func(*testsuite.TestWorkflowEnvironment)
 	moves   []move
+	prepare func(*testsuite.TestWorkflowEnvironment) // of each run
 	runs    int
 	start   time.Time
 	err     error
@@ -254,7 +265,7 @@ func (p *play) run() error {
 		env := suite.NewTestWorkflowEnvironment()
 		env.SetStartTime(now)
 		env.SetTestTimeout(time.Minute)
-		env.SetWorkerOptions(worker.Options{DeadlockDetectionTimeout: 30 * time.Second})
+		env.SetWorkerOptions(worker.Options{DeadlockDetectionTimeout: 30 * time.Second, Interceptors: []interceptor.WorkerInterceptor{&tellsWhoListens{who: p.box.listeners}}})
 		env.SetStartWorkflowOptions(startOptions(p.spec.Workspace))
 		env.RegisterWorkflowWithOptions(workflows.Box, workflow.RegisterOptions{Name: box.WorkflowType})
 		if p.acts == nil {

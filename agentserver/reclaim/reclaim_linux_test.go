@@ -242,7 +242,7 @@ func TestHardLinksCountOnceAndOnlyWhenTheLastIsTaken(t *testing.T) {
 	require.FileExists(t, filepath.Join(root, "workspace/outside"))
 }
 
-func TestWhatAProcessUsesIsPutBack(t *testing.T) {
+func TestScenario87WhatAProcessUsesIsPutBack(t *testing.T) {
 	t.Parallel()
 	root := t.TempDir()
 	place := npm(t, root, 3)

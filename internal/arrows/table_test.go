@@ -40,9 +40,10 @@ var layers = []layer{
 
 	{"exports", "exports", "domain", "gocloud.dev github.com/klauspost/compress golang.org/x/sys"},
 	{"activities", "activities", "domain driver portable agentserver exports", sdkInActivities + " " + zap},
+	{"notices", "internal/notices", "domain", "github.com/cloudevents/sdk-go/v2 " + zap},
 	// Names and types of activities, never their work.
 	{"workflows", "workflows", "domain activities", sdkInWorkflows},
-	{"workers", "workers", "domain workflows activities driver portable exports", "go.temporal.io/sdk go.temporal.io/api " + zap},
+	{"workers", "workers", "domain workflows activities notices driver portable exports", "go.temporal.io/sdk go.temporal.io/api " + zap},
 
 	{"config", "internal/config", "domain", "github.com/BurntSushi/toml go.temporal.io/sdk/contrib/envconfig go.temporal.io/sdk/client"},
 	{"telemetry", "internal/telemetry", "domain", "go.opentelemetry.io github.com/prometheus/client_golang go.temporal.io/sdk " + zap},
@@ -55,7 +56,7 @@ var layers = []layer{
 	{"fault", "internal/engine/fault", "domain", zap},
 	{
 		"cli", "internal/cli",
-		"domain driver portable catalogue provider agentserver in-box exports activities workflows workers config telemetry",
+		"domain driver portable catalogue provider agentserver in-box exports notices activities workflows workers config telemetry",
 		"go.temporal.io/sdk go.temporal.io/api github.com/spf13/cobra golang.org/x/sys golang.org/x/term google.golang.org/protobuf google.golang.org/grpc " + zap,
 	},
 	{"e2e", "internal/e2e", "domain", ""}, // its non-test files; the tests reach everything
@@ -63,7 +64,7 @@ var layers = []layer{
 	{"backup", "internal/daemon/backup", "domain data-file", "github.com/klauspost/compress golang.org/x/sys"},
 	{
 		"daemon", "internal/daemon",
-		"domain driver portable catalogue provider agentserver in-box exports activities workflows workers config telemetry engine data-file backup cli",
+		"domain driver portable catalogue provider agentserver in-box exports notices activities workflows workers config telemetry engine data-file backup cli",
 		"go.temporal.io/sdk go.temporal.io/api github.com/google/uuid github.com/spf13/cobra golang.org/x/sys golang.org/x/term " + zap,
 	},
 

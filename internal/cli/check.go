@@ -19,6 +19,7 @@ import (
 	"github.com/openhands/boxkeeper/box"
 	"github.com/openhands/boxkeeper/exports"
 	"github.com/openhands/boxkeeper/internal/config"
+	"github.com/openhands/boxkeeper/internal/notices"
 )
 
 const (
@@ -60,8 +61,8 @@ func (c *checks) fail(what string, err error) {
 func (a *Shared) checkCommand() *cobra.Command {
 	var ask asking
 	c := &cobra.Command{
-		Use: "check", GroupID: groupRun, Short: "Check Temporal, workers, the export store, providers, keys and clocks", Args: args("nothing", 0, 0),
-		Long: "Looks at everything that a worker needs from this machine. It writes one probe to the export store and takes it away again. The exit code is that of the first failure.",
+		Use: "check", GroupID: groupRun, Short: "Check Temporal, workers, the export store, providers, webhooks, keys and clocks", Args: args("nothing", 0, 0),
+		Long: "Looks at everything that a worker needs from this machine. It writes one probe to the export store and takes it away again, and sends each webhook one event of type " + notices.TypePing + ". The exit code is that of the first failure.",
 	}
 	ask.bindTimeout(c, "1m")
 	c.RunE = func(c *cobra.Command, _ []string) error {
@@ -77,6 +78,7 @@ func (a *Shared) checkCommand() *cobra.Command {
 		a.checkStore(ctx, cfg, &out)
 		a.checkInstallation(cfg, &out)
 		a.checkProviders(ctx, cfg, &out)
+		a.checkWebhooks(ctx, cfg, &out)
 		out.OK = !slices.ContainsFunc(out.Checks, func(one checked) bool { return one.Result == checkFail })
 		if err := a.show(c, out, func(p *page) { p.checks(out) }); err != nil {
 			return err

@@ -101,6 +101,7 @@ func (a *Shared) statusText(p *page, s box.Status) {
 		p.linef("The last %s was %s: %s.", what, map[bool]string{true: "accepted", false: "not accepted"}[v.Accepted], strings.TrimSuffix(printable(v.Reason.Text), "."))
 	}
 	p.failure(a, s.Failure)
+	p.webhooks(a, s)
 	p.WriteByte('\n')
 	p.plan(box.Arrangement{Watches: s.Watches, Risks: s.Risks})
 }

@@ -251,7 +251,7 @@ func TestCheckLooksAtEverything(t *testing.T) {
 	assert.Equal(t, 0, code)
 	assert.Equal(t, map[string]string{
 		"configuration": "ok", "temporal": "ok", "namespace": "ok", "search attributes": "ok", "workers": "ok", "workers of local": "warn",
-		"export store": "ok", "clock": "ok", "installation key": "warn", "providers": "warn",
+		"export store": "ok", "clock": "ok", "installation key": "warn", "providers": "warn", "notices": "ok",
 	}, results)
 	assert.NoFileExists(t, filepath.Join(data, "installation.key"), "looking makes no key")
 

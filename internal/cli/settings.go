@@ -6,6 +6,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/openhands/boxkeeper/box"
 	"github.com/openhands/boxkeeper/internal/config"
 )
 
@@ -22,6 +23,7 @@ type inForce struct {
 	SpecEnv            []string   `json:"specs_env,omitempty"`
 	SpecFiles          []string   `json:"specs_files,omitempty"`
 	Providers          []instance `json:"providers"`
+	Webhooks           []webhook  `json:"webhooks,omitempty"`
 	Address            string     `json:"temporal_address"`
 	Namespace          string     `json:"temporal_namespace"`
 }
@@ -32,6 +34,16 @@ type instance struct {
 	Dir         string   `json:"dir,omitzero"`
 	Suspend     string   `json:"suspend,omitzero"`
 	AgentServer []string `json:"agent_server,omitempty"`
+}
+
+// webhook is one receiver. Its URL is shown without the query, which may hold a
+// token.
+type webhook struct {
+	Name      string          `json:"name"`
+	Address   string          `json:"url"`
+	Keys      []string        `json:"keys"`
+	Events    []box.EventKind `json:"events,omitempty"`
+	PlainHTTP string          `json:"plain_http"`
 }
 
 func (a *Shared) configCommand() *cobra.Command {
@@ -63,6 +75,9 @@ func (a *Shared) configCommand() *cobra.Command {
 		for _, p := range cfg.Providers {
 			now.Providers = append(now.Providers, instance{p.Name, p.Driver, p.Dir, p.Suspend, p.AgentServer})
 		}
+		for _, w := range cfg.Webhooks {
+			now.Webhooks = append(now.Webhooks, webhook{w.Name, w.Address(), w.Keys, w.Events, w.PlainHTTP})
+		}
 		return a.show(c, now, func(p *page) { p.inForce(now) })
 	}
 	return c
@@ -83,6 +98,9 @@ func (p *page) inForce(now inForce) {
 		[2]string{"specs.env", list(now.SpecEnv)}, [2]string{"specs.files", list(now.SpecFiles)},
 		[2]string{"temporal", now.Address + ", namespace " + now.Namespace},
 	)
+	for _, w := range now.Webhooks {
+		p.linef("webhook %s: %s, key %s%s", w.Name, printable(w.Address), printable(strings.Join(w.Keys, " and ")), ifText(", takes ", eventList(w.Events)))
+	}
 	for _, i := range now.Providers {
 		p.linef("provider %s: driver %s, suspend %s, boxes in %s%s", i.Name, i.Driver, i.Suspend, printable(i.Dir), ifText(", agent-server ", printable(strings.Join(i.AgentServer, " "))))
 	}

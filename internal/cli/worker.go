@@ -15,6 +15,7 @@ import (
 	"github.com/openhands/boxkeeper/box"
 	"github.com/openhands/boxkeeper/exports"
 	"github.com/openhands/boxkeeper/internal/config"
+	"github.com/openhands/boxkeeper/internal/notices"
 	"github.com/openhands/boxkeeper/internal/telemetry"
 	"github.com/openhands/boxkeeper/providers"
 	"github.com/openhands/boxkeeper/workers"
@@ -68,6 +69,7 @@ type Parts struct {
 	Installation config.Installation
 	Providers    []*providers.Provider
 	Store        *exports.Store
+	Notices      *notices.Outlet
 	// Secret resolves references of specs; what it finds is masked in the log.
 	Secret func(reference string) (box.Secret, error)
 }
@@ -113,8 +115,11 @@ func (a *Shared) OpenParts(ctx context.Context, cfg config.Config) (_ *Parts, er
 	if p.Providers, err = openProviders(cfg, p.Installation, p.Logger); err != nil {
 		return nil, err
 	}
-	p.Metrics, err = telemetry.NewMetrics()
-	return p, err
+	if p.Metrics, err = telemetry.NewMetrics(); err != nil {
+		return nil, err
+	}
+	p.Notices = outlet(cfg, p.Installation.ID, redactor, p.Logger, p.Metrics.Deliveries().Record)
+	return p, nil
 }
 
 // Close closes what was opened.
@@ -122,6 +127,9 @@ func (p *Parts) Close(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(ctx, closeWithin)
 	defer cancel()
 	var errs []error
+	if p.Notices != nil {
+		p.Notices.Close()
+	}
 	if p.Metrics != nil {
 		errs = append(errs, p.Metrics.Close(ctx))
 	}
@@ -135,7 +143,7 @@ func (p *Parts) Close(ctx context.Context) error {
 // workers makes the workers of these parts on a client.
 func (p *Parts) workers(c client.Client) (*workers.Set, error) {
 	return workers.New(c, workers.Options{
-		Providers: p.Providers, Store: p.Store, Secret: p.Secret, Steps: p.Metrics.Steps(), Logger: p.Logger,
+		Providers: p.Providers, Store: p.Store, Secret: p.Secret, Steps: p.Metrics.Steps(), Logger: p.Logger, Notify: p.Notices,
 	})
 }
 

@@ -47,12 +47,22 @@ func (v *values) config() (Config, error) {
 			return Config{}, err
 		}
 	}
-	for _, name := range slices.Sorted(maps.Keys(v.instances)) {
+	for _, name := range slices.Sorted(maps.Keys(v.named[sectionProviders])) {
 		p, err := v.instance(name, data)
 		if err != nil {
 			return Config{}, err
 		}
 		c.Providers = append(c.Providers, p)
+	}
+	for _, name := range slices.Sorted(maps.Keys(v.named[sectionWebhooks])) {
+		w, err := v.webhook(name)
+		if err != nil {
+			return Config{}, err
+		}
+		c.Webhooks = append(c.Webhooks, w)
+	}
+	if len(c.Webhooks) > maxWebhooks {
+		return Config{}, box.Invalidf(sectionWebhooks, "there are %d; the most is %d", len(c.Webhooks), maxWebhooks)
 	}
 	return c, checkDirs(c.Providers)
 }
@@ -133,13 +143,8 @@ func (v *values) checkSpecs(c Config) error {
 
 // instance builds one provider instance.
 func (v *values) instance(name, data string) (Provider, error) {
-	given := v.instances[name]
-	field := func(setting string) string {
-		if g, ok := given[setting]; ok {
-			return g.from
-		}
-		return "providers." + name + "." + setting
-	}
+	given := v.named[sectionProviders][name]
+	field := func(setting string) string { return v.namedField(sectionProviders, name, setting) }
 	p := Provider{Name: name, Driver: driverLocal, AgentServer: given[settingAgentServer].list}
 	if g, ok := given[settingDriver]; ok {
 		p.Driver = g.text
@@ -168,6 +173,14 @@ func (v *values) instance(name, data string) (Provider, error) {
 		}
 	}
 	return p, nil
+}
+
+// namedField names a setting of an instance or a webhook as the person wrote it.
+func (v *values) namedField(section, name, setting string) string {
+	if given, ok := v.named[section][name][setting]; ok {
+		return given.from
+	}
+	return section + "." + name + "." + setting
 }
 
 // checkDirs refuses two instances that would share boxes: each believes that

@@ -49,6 +49,8 @@ type Config struct {
 	SpecFiles []string
 	// Providers are the configured instances, sorted by name.
 	Providers []Provider
+	// Webhooks are who is told of notices and events, sorted by name.
+	Webhooks []Webhook
 
 	lookup Lookup
 }
@@ -96,9 +98,9 @@ func Load(file string, env Lookup) (Config, error) {
 			return Config{}, err
 		}
 	}
-	// Names of instances are known now, so that their variables can be asked
+	// Names of instances and webhooks are known now, so that their variables can be asked
 	// for.
-	if err := values.instancesFromEnv(env); err != nil {
+	if err := values.namedFromEnv(env); err != nil {
 		return Config{}, err
 	}
 	c, err := values.config()

@@ -5,6 +5,7 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 
 	"github.com/openhands/boxkeeper/box"
@@ -85,7 +86,7 @@ func (c Config) SpecSecret(ref string) (box.Secret, error) {
 	if err != nil {
 		return "", err
 	}
-	allowed := ref != c.InstallationSecret
+	allowed := !slices.Contains(c.ownSecrets(), ref)
 	switch kind {
 	case "env":
 		allowed = allowed && c.specMayUseEnv(name)
@@ -144,16 +145,30 @@ func (c Config) specMayUseFile(path string) bool {
 	return false
 }
 
-// isKey reports whether path is the file of the installation secret, by
+// ownSecrets are the references to what belongs to boxkeeper itself.
+func (c Config) ownSecrets() []string {
+	own := []string{c.InstallationSecret}
+	for _, w := range c.Webhooks {
+		own = append(own, w.Keys...)
+	}
+	return own
+}
+
+// isKey reports whether path is the file of a secret of boxkeeper's own, by
 // whatever name.
 func (c Config) isKey(path string) bool {
-	kind, name, err := splitRef(c.InstallationSecret)
-	if err != nil || kind != "file" {
-		return false
+	for _, ref := range c.ownSecrets() {
+		kind, name, err := splitRef(ref)
+		if err != nil || kind != "file" {
+			continue
+		}
+		a, errA := os.Stat(path)
+		b, errB := os.Stat(name)
+		if errA == nil && errB == nil && os.SameFile(a, b) {
+			return true
+		}
 	}
-	a, errA := os.Stat(path)
-	b, errB := os.Stat(name)
-	return errA == nil && errB == nil && os.SameFile(a, b)
+	return false
 }
 
 // below reports whether path is in the data directory, by whatever name: links,

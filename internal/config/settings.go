@@ -1,6 +1,11 @@
 package config
 
-import "strings"
+import (
+	"strconv"
+	"strings"
+
+	"github.com/openhands/boxkeeper/box"
+)
 
 // Setting is one row of the reference.
 type Setting struct {
@@ -39,13 +44,21 @@ const (
 	settingSpecEnv   = "specs.env"
 	settingSpecFiles = "specs.files"
 
-	instancePrefix      = "providers.*."
+	sectionProviders = "providers"
+	sectionWebhooks  = "webhooks"
+
+	instancePrefix      = sectionProviders + ".*."
 	settingDriver       = "driver"
 	settingDir          = "dir"
 	settingSuspend      = "suspend"
 	settingAgentServer  = "agent_server"
-	instanceEnvPrefix   = "BOXKEEPER_PROVIDERS_"
 	instancePlaceholder = "<NAME>"
+
+	webhookPrefix    = sectionWebhooks + ".*."
+	settingURL       = "url"
+	settingKeys      = "keys"
+	settingEvents    = "events"
+	settingPlainHTTP = "plain_http"
 )
 
 // Settings returns every setting in the order of the reference.
@@ -93,43 +106,63 @@ func Settings() []Setting {
 			When: "Always, when people who create workspaces may not read every file that the worker can read.",
 		},
 		{
-			Key: instancePrefix + settingDriver, Env: instanceEnv(instancePlaceholder, settingDriver), Default: "local", Form: "name of a driver",
+			Key: instancePrefix + settingDriver, Env: instanceEnv(sectionProviders, instancePlaceholder, settingDriver), Default: "local", Form: "name of a driver",
 			What: "Which driver serves the instance. Without any instance in the file there is one called local.",
 			When: "To add an instance: `[providers.NAME]` with its driver.",
 		},
 		{
-			Key: instancePrefix + settingDir, Env: instanceEnv(instancePlaceholder, settingDir), Default: "<data>/boxes/NAME", Form: "directory", kind: kindPath,
+			Key: instancePrefix + settingDir, Env: instanceEnv(sectionProviders, instancePlaceholder, settingDir), Default: "<data>/boxes/NAME", Form: "directory", kind: kindPath,
 			What: "Local driver: where the boxes are, one directory each.",
 			When: "When boxes need another disk. Never while boxes exist.",
 		},
 		{
-			Key: instancePrefix + settingSuspend, Env: instanceEnv(instancePlaceholder, settingSuspend), Default: "stop", Form: "stop or freeze",
+			Key: instancePrefix + settingSuspend, Env: instanceEnv(sectionProviders, instancePlaceholder, settingSuspend), Default: "stop", Form: "stop or freeze",
 			What: "Local driver: stop ends the processes of a suspended box and keeps its files; freeze keeps its memory too, until the machine restarts.",
 			When: "When resumes must go on in the middle of what ran: freeze.",
 		},
 		{
-			Key: instancePrefix + settingAgentServer, Env: instanceEnv(instancePlaceholder, settingAgentServer), Default: "none", Form: "list: the command and its arguments", kind: kindList,
+			Key: instancePrefix + settingAgentServer, Env: instanceEnv(sectionProviders, instancePlaceholder, settingAgentServer), Default: "none", Form: "list: the command and its arguments", kind: kindList,
 			What: "Local driver: the agent-server that runs in each box. Without one a box serves histories from disk and can't run agents.",
 			When: "For real work: the command of an OpenHands agent-server.",
+		},
+		{
+			Key: webhookPrefix + settingURL, Env: instanceEnv(sectionWebhooks, instancePlaceholder, settingURL), Default: "none", Form: "URL, https://host/path",
+			What: "Who is told of notices and lifecycle events, as signed CloudEvents; see docs/events.md. There can be " + strconv.Itoa(maxWebhooks) + ". The one called " + defaultWebhook + " can be set by the environment alone. Every worker of an installation has the same webhooks. The URL may hold a token in its query, which is shown nowhere; a user or password in it is refused. Redirects are not followed.",
+			When: "When people should be told before a box expires, or a program follows what happens to boxes. Without a webhook notices go to the log.",
+		},
+		{
+			Key: webhookPrefix + settingKeys, Env: instanceEnv(sectionWebhooks, instancePlaceholder, settingKeys), Default: "none", Form: "list of one or two references; each names whsec_ and then 24 to 64 bytes in base64", kind: kindList,
+			What: "The key that requests are signed with. With two, each request carries both signatures, so that the receiver can change over at any time.",
+			When: "Always. To change a key: add the new one, change the receiver, take the old one out. No spec can name it.",
+		},
+		{
+			Key: webhookPrefix + settingEvents, Env: instanceEnv(sectionWebhooks, instancePlaceholder, settingEvents), Default: "all", Form: "list of kinds of events", kind: kindList,
+			What: "What it is told. A notice, which is " + string(box.EventExpiryNotice) + " or " + string(box.EventReminder) + ", must reach one of the webhooks that take it before a policy deletes anything.",
+			When: "When a receiver wants notices only: `[\"" + string(box.EventExpiryNotice) + "\", \"" + string(box.EventReminder) + "\"]`.",
+		},
+		{
+			Key: webhookPrefix + settingPlainHTTP, Env: instanceEnv(sectionWebhooks, instancePlaceholder, settingPlainHTTP), Default: "refuse", Form: "refuse or allow",
+			What: "Whether an http:// URL may lead beyond this machine. What is sent is signed, and everyone on the way can read it.",
+			When: "When the way to the receiver is protected by other means: allow.",
 		},
 	}
 }
 
 // instanceEnv returns the variable for one setting of an instance. Names hold
 // no underscore, so no two settings share a variable.
-func instanceEnv(instance, setting string) string {
-	return instanceEnvPrefix + strings.ToUpper(strings.ReplaceAll(instance, "-", "_")+"_"+setting)
+func instanceEnv(section, instance, setting string) string {
+	return "BOXKEEPER_" + strings.ToUpper(section+"_"+strings.ReplaceAll(instance, "-", "_")+"_"+setting)
 }
+
+// named reports whether a section holds things by name.
+func named(section string) bool { return section == sectionProviders || section == sectionWebhooks }
 
 // settingByKey returns the row of a key as it stands in a file, and the name of
 // the instance if it is one's.
 func settingByKey(key string) (row Setting, instance string, known bool) {
 	lookFor := key
-	if rest, ok := strings.CutPrefix(key, "providers."); ok {
-		name, setting, found := strings.Cut(rest, ".")
-		if found {
-			instance, lookFor = name, instancePrefix+setting
-		}
+	if parts := strings.SplitN(key, ".", 3); len(parts) == 3 && named(parts[0]) {
+		instance, lookFor = parts[1], parts[0]+".*."+parts[2]
 	}
 	for _, s := range Settings() {
 		if s.Key == lookFor {

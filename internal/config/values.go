@@ -30,22 +30,20 @@ type value struct {
 // values collects what was given; what came first stays, so the environment is
 // read before the file.
 type values struct {
-	top       map[string]value
-	instances map[string]map[string]value
+	top map[string]value
+	// named are the settings of what has a name: by section, name and setting.
+	named map[string]map[string]map[string]value
 }
 
 func newValues() *values {
-	return &values{top: map[string]value{}, instances: map[string]map[string]value{}}
+	return &values{top: map[string]value{}, named: map[string]map[string]map[string]value{sectionProviders: {}, sectionWebhooks: {}}}
 }
 
 func (v *values) set(key, instance string, given value) {
 	into := v.top
 	if instance != "" {
-		if v.instances[instance] == nil {
-			v.instances[instance] = map[string]value{}
-		}
-		into = v.instances[instance]
-		key = strings.TrimPrefix(key, instancePrefix)
+		parts := strings.SplitN(key, ".", 3)
+		into, key = v.at(parts[0], instance), parts[2]
 	}
 	if _, given := into[key]; given {
 		return
@@ -53,10 +51,18 @@ func (v *values) set(key, instance string, given value) {
 	into[key] = given
 }
 
+// at returns the settings of a name, which is known from then on.
+func (v *values) at(section, name string) map[string]value {
+	if v.named[section][name] == nil {
+		v.named[section][name] = map[string]value{}
+	}
+	return v.named[section][name]
+}
+
 // fromEnv takes the variables that name no instance.
 func (v *values) fromEnv(env Lookup) error {
 	for _, s := range Settings() {
-		if strings.HasPrefix(s.Key, instancePrefix) {
+		if strings.Contains(s.Key, ".*.") {
 			continue
 		}
 		if err := v.oneFromEnv(env, s, s.Env, ""); err != nil {
@@ -66,21 +72,25 @@ func (v *values) fromEnv(env Lookup) error {
 	return nil
 }
 
-// instancesFromEnv takes the variables of the instances that are known, and of
-// the default one when none is.
-func (v *values) instancesFromEnv(env Lookup) error {
-	if len(v.instances) == 0 {
-		v.instances[defaultProvider] = map[string]value{}
+// namedFromEnv takes the variables of the names that are known: those of the
+// file, the default instance when there is no other, and the webhook that the
+// environment alone can set.
+func (v *values) namedFromEnv(env Lookup) error {
+	if len(v.named[sectionProviders]) == 0 {
+		v.at(sectionProviders, defaultProvider)
 	}
-	for _, name := range slices.Sorted(maps.Keys(v.instances)) {
-		for _, s := range Settings() {
-			setting, ok := strings.CutPrefix(s.Key, instancePrefix)
-			if !ok {
-				continue
-			}
-			variable := instanceEnv(name, setting)
+	if _, set := env(instanceEnv(sectionWebhooks, defaultWebhook, settingURL)); set {
+		v.at(sectionWebhooks, defaultWebhook)
+	}
+	for _, s := range Settings() {
+		section, setting, ok := strings.Cut(s.Key, ".*.")
+		if !ok {
+			continue
+		}
+		for _, name := range slices.Sorted(maps.Keys(v.named[section])) {
+			variable := instanceEnv(section, name, setting)
 			if _, set := env(variable); set {
-				delete(v.instances[name], setting) // the environment wins
+				delete(v.named[section][name], setting) // the environment wins
 			}
 			if err := v.oneFromEnv(env, s, variable, name); err != nil {
 				return err
@@ -142,13 +152,11 @@ func (v *values) walk(path, prefix string, tree map[string]any, found bool) erro
 			if !isSection(key) {
 				return unknownKey(key, path)
 			}
-			if instance, ok := strings.CutPrefix(key, "providers."); ok {
-				if err := checkInstance(key, instance); err != nil {
+			if section, name, ok := strings.Cut(key, "."); ok {
+				if err := checkInstance(key, name); err != nil {
 					return err
 				}
-				if v.instances[instance] == nil {
-					v.instances[instance] = map[string]value{}
-				}
+				v.at(section, name)
 			}
 			if err := v.walk(path, key+".", inner, found); err != nil {
 				return err
@@ -173,11 +181,11 @@ func (v *values) walk(path, prefix string, tree map[string]any, found bool) erro
 // isSection reports whether a table may stand there.
 func isSection(key string) bool {
 	switch key {
-	case "log", "specs", "providers":
+	case "log", "specs":
 		return true
 	}
-	rest, ok := strings.CutPrefix(key, "providers.")
-	return ok && !strings.Contains(rest, ".")
+	section, name, below := strings.Cut(key, ".")
+	return named(section) && (!below || !strings.Contains(name, "."))
 }
 
 func unknownKey(key, path string) error {

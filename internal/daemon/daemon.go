@@ -94,7 +94,7 @@ type nodeOptions struct {
 	flags
 	timeSkipping bool
 	progress     func(workspace string, p exports.Progress)
-	notify       activities.Notifier // nil writes notices to the log
+	notify       activities.Notifier // nil is what the configuration says
 	change       Change
 }
 
@@ -134,6 +134,9 @@ func start(ctx context.Context, shared *cli.Shared, cfg config.Config, o nodeOpt
 	options := workers.Options{
 		Providers: n.parts.Providers, Store: n.parts.Store, Secret: n.parts.Secret, Steps: n.parts.Metrics.Steps(),
 		Logger: n.parts.Logger, Progress: o.progress, Notify: o.notify,
+	}
+	if options.Notify == nil {
+		options.Notify = n.parts.Notices
 	}
 	if o.change != nil {
 		if err := o.change(n.parts, cfg, &options); err != nil {

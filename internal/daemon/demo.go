@@ -14,7 +14,6 @@ import (
 	"github.com/google/uuid"
 	"github.com/spf13/cobra"
 
-	"github.com/openhands/boxkeeper/activities"
 	"github.com/openhands/boxkeeper/box"
 	"github.com/openhands/boxkeeper/internal/cli"
 	"github.com/openhands/boxkeeper/internal/config"
@@ -370,11 +369,16 @@ func (d *demo) tell(why box.Why) {
 	}
 }
 
-// Notify prints a notice, as a mail would tell it.
-func (d *demo) Notify(_ context.Context, n activities.Notice) error {
-	d.notices.Add(1)
-	d.out.say("demo: notice to %s: %s", n.Owner, n.Text)
-	return nil
+// Listeners are none: the demo prints transitions by itself.
+func (d *demo) Listeners() []box.Listener { return nil }
+
+// Deliver prints a notice, as a mail would tell it.
+func (d *demo) Deliver(_ context.Context, p box.Posting) ([]box.Delivery, error) {
+	for _, e := range p.Events {
+		d.notices.Add(1)
+		d.out.say("demo: notice to %s: %s", p.Owner, e.Reason.Text)
+	}
+	return nil, nil
 }
 
 func (d *demo) verify(name string, ok bool, format string, args ...any) {

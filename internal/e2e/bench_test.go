@@ -4,7 +4,6 @@ import (
 	"bufio"
 	"context"
 	"fmt"
-	"log/slog"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -18,16 +17,9 @@ import (
 	"github.com/stretchr/testify/require"
 	"go.temporal.io/api/workflowservice/v1"
 	"go.temporal.io/sdk/client"
-	"go.temporal.io/sdk/log"
 
-	"github.com/openhands/boxkeeper/agentserver/agentservertest"
 	"github.com/openhands/boxkeeper/box"
-	"github.com/openhands/boxkeeper/exports"
-	"github.com/openhands/boxkeeper/internal/daemon"
 	"github.com/openhands/boxkeeper/internal/engine"
-	"github.com/openhands/boxkeeper/providers"
-	"github.com/openhands/boxkeeper/providers/fakebox"
-	"github.com/openhands/boxkeeper/workers"
 )
 
 // sleepersChild is the argument that makes this binary a node with sleeping
@@ -105,49 +97,14 @@ func runSleepers(args []string) int {
 }
 
 func sleepers(ctx context.Context, dir string, boxes int) error {
-	e, err := engine.Start(ctx, engine.Options{DataDir: dir, NoUI: true, SearchAttributes: daemon.SearchAttributes()})
+	node, err := newFakeNode(ctx, dir, false)
 	if err != nil {
 		return err
 	}
-	defer e.Stop()
-	c, err := client.DialContext(ctx, client.Options{HostPort: e.Address(), Logger: log.NewStructuredLogger(slog.New(slog.DiscardHandler))})
-	if err != nil {
-		return err
-	}
-	defer c.Close()
-	inside, err := agentservertest.Start(agentservertest.Options{})
-	if err != nil {
-		return err
-	}
-	defer inside.Close()
-	inside.Break(agentservertest.Faults{Idle: time.Hour})
-	cloud := fakebox.New(&fakebox.Options{Now: time.Now, AgentServer: func(string) string { return inside.URL }})
-	keys, err := providers.NewKeySource(box.Secret(strings.Repeat("k", 32)))
-	if err != nil {
-		return err
-	}
-	const installation = "0123abcd"
-	p, err := providers.New("fake", cloud.Driver(installation), &providers.Options{Installation: installation, Keys: keys})
-	if err != nil {
-		return err
-	}
-	store, err := exports.Open(ctx, "file://"+filepath.Join(dir, "exports"))
-	if err != nil {
-		return err
-	}
-	defer store.Close() //nolint:errcheck // a benchmark's
-	set, err := workers.New(c, workers.Options{
-		Providers: []*providers.Provider{p}, Store: store, Secret: func(string) (box.Secret, error) { return "", nil },
-	})
-	if err != nil {
-		return err
-	}
-	if err := set.Start(); err != nil {
-		return err
-	}
-	defer set.Stop()
+	defer node.stop()
+	c := node.client
 	for n := range boxes {
-		spec := box.Spec{Version: box.WireVersion, Workspace: fmt.Sprintf("sleeper-%d", n), Provider: "fake", Policy: box.Policy{Idle: box.Duration(time.Second)}}
+		spec := box.Spec{Version: box.WireVersion, Workspace: fmt.Sprintf("sleeper-%d", n), Provider: node.provider.Name(), Policy: box.Policy{Idle: box.Duration(time.Second)}}
 		id := box.WorkflowID(spec.Workspace)
 		if _, err := c.ExecuteWorkflow(ctx, client.StartWorkflowOptions{ID: id, TaskQueue: box.TaskQueue}, box.WorkflowType, box.Input{Spec: spec}); err != nil {
 			return err

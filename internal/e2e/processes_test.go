@@ -122,11 +122,21 @@ func freePort(t *testing.T) int {
 
 func newInstallation(t *testing.T, more ...string) *installation {
 	t.Helper()
+	return newInstallationWith(t, "", more...)
+}
+
+// newInstallationWith is newInstallation with a configuration file.
+func newInstallationWith(t *testing.T, file string, more ...string) *installation {
+	t.Helper()
 	i := &installation{t: t, dir: filepath.Join(t.TempDir(), "data"), port: freePort(t)}
 	i.env = append([]string{
 		"PATH=" + os.Getenv("PATH"), "HOME=" + t.TempDir(), "BOXKEEPER_DATA=" + i.dir, "BOXKEEPER_LISTEN=off",
 		fmt.Sprintf("TEMPORAL_ADDRESS=127.0.0.1:%d", i.port),
 	}, more...)
+	if file != "" {
+		require.NoError(t, os.MkdirAll(i.dir, 0o700))
+		require.NoError(t, os.WriteFile(filepath.Join(i.dir, "boxkeeper.toml"), []byte(file), 0o600))
+	}
 	i.startEngine()
 	i.startWorker()
 	t.Cleanup(i.killBoxes)

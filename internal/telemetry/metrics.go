@@ -24,6 +24,7 @@ type Metrics struct {
 	registry *prometheus.Registry
 	provider *sdkmetric.MeterProvider
 	steps    *Steps
+	webhooks *Deliveries
 	temporal client.MetricsHandler
 }
 
@@ -55,10 +56,15 @@ func NewMetrics() (*Metrics, error) {
 	if err != nil {
 		return nil, err
 	}
+	webhooks, err := newDeliveries(provider.Meter("boxkeeper"))
+	if err != nil {
+		return nil, err
+	}
 	return &Metrics{
 		registry: registry,
 		provider: provider,
 		steps:    steps,
+		webhooks: webhooks,
 		temporal: opentelemetry.NewMetricsHandler(opentelemetry.MetricsHandlerOptions{
 			Meter: provider.Meter("temporal-sdk-go"), UseMonotonicCounters: true,
 			OnError: func(error) {}, // a measure that cannot be made must not end the process
@@ -68,6 +74,9 @@ func NewMetrics() (*Metrics, error) {
 
 // Steps returns the recorder of steps.
 func (m *Metrics) Steps() *Steps { return m.steps }
+
+// Deliveries returns the recorder of requests to webhooks.
+func (m *Metrics) Deliveries() *Deliveries { return m.webhooks }
 
 // Temporal returns the handler for the Temporal SDK's own measures.
 func (m *Metrics) Temporal() client.MetricsHandler { return m.temporal }

@@ -986,6 +986,14 @@ export interface Status {
    * what nobody keeps
    */
   risks?: string[];
+  /**
+   * who is told, and whether that works
+   */
+  webhooks?: WebhookView[];
+  /**
+   * notices that reached nobody
+   */
+  notices_untold?: number;
 }
 /**
  * Reason is why, for machines and for people. Text is one sentence without a secret.
@@ -1105,6 +1113,35 @@ export interface Watch {
    * action is what happens, in words.
    */
   action: string;
+}
+/**
+ * WebhookView is how far one receiver of events has come, for people.
+ */
+export interface WebhookView {
+  /**
+   * as the workers' configuration has it
+   */
+  name: string;
+  /**
+   * events it is still to be told
+   */
+  waiting: number;
+  /**
+   * in a row
+   */
+  failed_tries?: number;
+  /**
+   * of the next try
+   */
+  retry_at?: string;
+  /**
+   * events it never got
+   */
+  dropped?: number;
+  /**
+   * of the last try
+   */
+  problem?: string;
 }
 /**
  * Why is the answer of the why query: why it is as it is, what comes next and when, and who can stop it.

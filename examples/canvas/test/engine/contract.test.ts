@@ -140,8 +140,9 @@ test('a start whose answer was lost is known to be ours', async () => {
   let starts = 0;
   const loseFirst: WorkflowClientInterceptor = {
     async startWithDetails(input, next) {
+      starts++;
       const answer = await next(input);
-      if (++starts === 1) throw Object.assign(new Error('lost'), { code: 4, details: 'lost', metadata: {} });
+      if (starts === 1) throw Object.assign(new Error('lost'), { code: 4, details: 'lost', metadata: {} });
       return answer;
     },
   };
