@@ -2,7 +2,6 @@ package activities
 
 import (
 	"context"
-	"encoding/json"
 	"fmt"
 	"maps"
 	"slices"
@@ -56,6 +55,9 @@ type Target struct {
 	Step string `json:"step"`
 	// Fence orders the steps that change the box at its provider.
 	Fence box.Fence `json:"fence,omitzero"`
+	// Marks goes into the ledger before the provider is called; set for the steps
+	// that leave marks.
+	Marks *box.Marks `json:"marks,omitzero"`
 }
 
 // CreateInput is what Create needs.
@@ -70,6 +72,8 @@ type CreateInput struct {
 	// Restore is the export that the new box is made for: without a whole one
 	// none is made.
 	Restore box.Receipt `json:"restore,omitzero"`
+	// Marks is that of a [Target].
+	Marks *box.Marks `json:"marks,omitzero"`
 }
 
 // ResumeInput is what Resume needs: the references to what its processes need.
@@ -171,18 +175,6 @@ func (b *Boxes) awaitReady(ctx context.Context, ref box.Ref) (bool, error) {
 		case <-tick.C:
 		}
 	}
-}
-
-// record appends to the workspace's ledger. The id makes a retry one entry.
-func (b *Boxes) record(ctx context.Context, t Target, kind exports.Kind, data any) error {
-	raw, err := json.Marshal(data)
-	if err != nil {
-		return box.Errorf(box.ClassInternal, "encode a ledger entry: %w", err)
-	}
-	_, err = b.Store.AppendLedger(ctx, t.Workspace, exports.Entry{
-		ID: t.Step + "-" + string(kind), Kind: kind, Epoch: max(t.Ref.Epoch, 1), Data: raw,
-	})
-	return err
 }
 
 // run wraps a step: heartbeats, the count, and the one mapping of errors.

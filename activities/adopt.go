@@ -20,13 +20,8 @@ type AdoptInput struct {
 	Step  string `json:"step"`
 	// WorkflowID is the id of the workflow that asks.
 	WorkflowID string `json:"workflow_id"`
-}
-
-// adopted is the ledger's record of an adoption.
-type adopted struct {
-	Spec        box.Spec        `json:"spec"`
-	BoxID       string          `json:"box_id"`
-	Observation box.Observation `json:"observation,omitzero"`
+	// Marks is that of a [Target].
+	Marks *box.Marks `json:"marks,omitzero"`
 }
 
 // Adopt takes over a box that is there, and waits until it answers when it is
@@ -43,7 +38,8 @@ func (b *Boxes) Adopt(ctx context.Context, in AdoptInput) (box.Outcome, error) {
 			return box.Outcome{}, err
 		}
 		t := Target{Workspace: in.Spec.Workspace, Ref: box.Ref{Epoch: in.Epoch}, Step: in.Step}
-		if err := b.record(ctx, t, exports.KindAdoptIntent, adopted{Spec: in.Spec, BoxID: in.BoxID}); err != nil {
+		intent := func(m *box.Marks) any { return box.LedgerCreate{Spec: in.Spec, BoxID: in.BoxID, Marks: m} }
+		if err := b.recordMarks(ctx, t, in.Marks, exports.KindAdoptIntent, intent); err != nil {
 			return box.Outcome{}, unlessDefinite(err)
 		}
 		if err := fenced(ctx); err != nil {
@@ -54,7 +50,7 @@ func (b *Boxes) Adopt(ctx context.Context, in AdoptInput) (box.Outcome, error) {
 			return box.Outcome{}, err
 		}
 		t.Ref = seen.Ref
-		if err := b.record(ctx, t, exports.KindAdopted, adopted{Spec: in.Spec, BoxID: in.BoxID, Observation: seen}); err != nil {
+		if err := b.record(ctx, t, exports.KindAdopted, box.LedgerCreate{Spec: in.Spec, BoxID: in.BoxID, Observation: seen, Capabilities: &row}); err != nil {
 			return box.Outcome{}, err
 		}
 		out := box.Outcome{Observation: seen, Capabilities: &row}
@@ -81,17 +77,11 @@ type AbandonInput struct {
 	Abandonment box.Abandonment `json:"abandonment"`
 }
 
-// abandoned is the ledger's last word on a workspace whose box may still exist.
-type abandoned struct {
-	Ref         box.Ref         `json:"ref,omitzero"`
-	Abandonment box.Abandonment `json:"abandonment"`
-}
-
 // Abandon records for ever that nobody watches the box any more. It asks
 // nothing of the provider, and may be repeated.
 func (b *Boxes) Abandon(ctx context.Context, in AbandonInput) (box.Outcome, error) {
 	return b.run(ctx, box.StepAbandon, func(ctx context.Context) (box.Outcome, error) {
-		last := abandoned{Ref: in.Ref, Abandonment: in.Abandonment}
+		last := box.LedgerAbandonment{Ref: in.Ref, Abandonment: in.Abandonment}
 		in.Ref.Epoch = max(in.Epoch, 1)
 		return box.Outcome{}, b.record(ctx, in.Target, exports.KindAbandoned, last)
 	})

@@ -48,7 +48,7 @@ func TestErrorsBecomeWhatTheEngineActsOn(t *testing.T) {
 	} {
 		r := newRigAt(t, "http://127.0.0.1:1")
 		r.boxes.Notify = notifier{err: box.Errorf(row.class, "as told"), who: []box.Listener{{Name: "ops"}}}
-		_, err := run(t.Context(), r, r.boxes.SendNotice, box.Posting{Workspace: "w"})
+		_, err := run(t.Context(), r, r.boxes.SendNotice, activities.NoticeInput{Posting: box.Posting{Workspace: "w"}})
 		var app *temporal.ApplicationError
 		if !errors.As(err, &app) {
 			t.Errorf("%s became %T %v", row.class, err, err)

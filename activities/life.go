@@ -14,12 +14,6 @@ import (
 // longer waits go back to the workflow.
 const longestInlineWait = 10 * time.Second
 
-// created is the ledger's record of a create. It holds references, no secrets.
-type created struct {
-	Spec        box.Spec        `json:"spec"`
-	Observation box.Observation `json:"observation,omitzero"`
-}
-
 // Create makes the box and waits until it answers. It is recorded before it is
 // called, and idempotent by the box's name.
 func (b *Boxes) Create(ctx context.Context, in CreateInput) (box.Outcome, error) {
@@ -46,8 +40,13 @@ func (b *Boxes) Create(ctx context.Context, in CreateInput) (box.Outcome, error)
 		if err != nil {
 			return box.Outcome{}, notBegun{err}
 		}
-		if err := b.record(ctx, t, exports.KindCreateIntent, created{Spec: in.Spec}); err != nil {
+		intent := func(m *box.Marks) any { return box.LedgerCreate{Spec: in.Spec, Marks: m} }
+		if err := b.recordMarks(ctx, t, in.Marks, exports.KindCreateIntent, intent); err != nil {
 			return box.Outcome{}, err
+		}
+		// Another workflow may have closed the workspace while this was written.
+		if err := b.checkLedger(ctx, in); err != nil {
+			return box.Outcome{}, notBegun{err}
 		}
 		if err := fenced(ctx); err != nil {
 			return box.Outcome{}, err
@@ -57,7 +56,7 @@ func (b *Boxes) Create(ctx context.Context, in CreateInput) (box.Outcome, error)
 			return box.Outcome{}, err
 		}
 		t.Ref = seen.Ref
-		if err := b.record(ctx, t, exports.KindCreated, created{Spec: in.Spec, Observation: seen}); err != nil {
+		if err := b.record(ctx, t, exports.KindCreated, box.LedgerCreate{Spec: in.Spec, Observation: seen, Capabilities: &row}); err != nil {
 			return box.Outcome{}, err
 		}
 		ready, err := b.awaitReady(ctx, seen.Ref)
@@ -132,7 +131,8 @@ func (b *Boxes) Suspend(ctx context.Context, in Target) (box.Outcome, error) {
 	return b.run(ctx, box.StepSuspend, func(ctx context.Context) (box.Outcome, error) {
 		detached, cancel := context.WithTimeout(context.WithoutCancel(ctx), suspendBound)
 		defer cancel()
-		if err := b.record(detached, in, exports.KindSuspendIntent, in.Ref); err != nil {
+		intent := func(m *box.Marks) any { return box.LedgerIntent{Ref: in.Ref, Marks: m} }
+		if err := b.recordMarks(detached, in, in.Marks, exports.KindSuspendIntent, intent); err != nil {
 			return box.Outcome{}, err
 		}
 		if err := fenced(ctx); err != nil {
@@ -159,7 +159,8 @@ func (b *Boxes) Resume(ctx context.Context, in ResumeInput) (box.Outcome, error)
 		if err != nil {
 			return box.Outcome{}, err
 		}
-		if err := b.record(ctx, in.Target, exports.KindResumeIntent, in.Ref); err != nil {
+		intent := func(m *box.Marks) any { return box.LedgerIntent{Ref: in.Ref, Marks: m} }
+		if err := b.recordMarks(ctx, in.Target, in.Marks, exports.KindResumeIntent, intent); err != nil {
 			return box.Outcome{}, err
 		}
 		if err := fenced(ctx); err != nil {
@@ -261,20 +262,14 @@ func (b *Boxes) changed(ctx context.Context, in DeleteInput) (problem string, er
 	return "", nil
 }
 
-// tombstone is the ledger's last word on a workspace.
-type tombstone struct {
-	Ref            box.Ref     `json:"ref"`
-	Receipt        box.Receipt `json:"receipt,omitzero"`
-	WithoutHistory bool        `json:"without_history,omitzero"`
-	By             string      `json:"by"`
-	Evidence       string      `json:"evidence,omitzero"`
-}
-
 // Delete destroys the box, after it has read again that the export is whole and
 // that the box is ours. It returns with the provider's proof. Being gone
 // already is success.
 func (b *Boxes) Delete(ctx context.Context, in DeleteInput) (box.Outcome, error) {
 	return b.run(ctx, box.StepDelete, func(ctx context.Context) (box.Outcome, error) {
+		if gone, done, err := b.goneBefore(ctx, in); done || err != nil {
+			return box.Outcome{Observation: gone}, err
+		}
 		ref, last, err := b.beforeDelete(ctx, &in)
 		if err != nil {
 			return box.Outcome{}, notBegun{err}
@@ -298,7 +293,10 @@ func (b *Boxes) Delete(ctx context.Context, in DeleteInput) (box.Outcome, error)
 
 // beforeDelete reads once more what a destruction needs, and records that it is
 // next. As long as it fails, the provider was not told anything.
-func (b *Boxes) beforeDelete(ctx context.Context, in *DeleteInput) (ref box.Ref, last tombstone, err error) {
+func (b *Boxes) beforeDelete(ctx context.Context, in *DeleteInput) (ref box.Ref, last box.LedgerDeletion, err error) {
+	if err := b.checkOnlyBox(ctx, *in); err != nil {
+		return ref, last, err
+	}
 	if !in.WithoutHistory && !in.NeverReady {
 		problem, err := b.verifyAgain(ctx, *in)
 		if err == nil && problem != "" {
@@ -318,8 +316,9 @@ func (b *Boxes) beforeDelete(ctx context.Context, in *DeleteInput) (ref box.Ref,
 	if in.Ref.Epoch == 0 {
 		in.Ref.Epoch = in.Epoch
 	}
-	last = tombstone{Ref: ref, Receipt: in.Receipt, WithoutHistory: in.WithoutHistory, By: in.By}
-	if err := b.record(ctx, in.Target, exports.KindDeleteIntent, last); err != nil {
+	last = box.LedgerDeletion{Ref: ref, Receipt: in.Receipt, WithoutHistory: in.WithoutHistory, By: in.By}
+	intent := func(m *box.Marks) any { out := last; out.Marks = m; return out }
+	if err := b.recordMarks(ctx, in.Target, in.Marks, exports.KindDeleteIntent, intent); err != nil {
 		return ref, last, err
 	}
 	return ref, last, fenced(ctx)

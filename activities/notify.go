@@ -2,9 +2,22 @@ package activities
 
 import (
 	"context"
+	"time"
 
 	"github.com/openhands/boxkeeper/box"
+	"github.com/openhands/boxkeeper/exports"
 )
+
+// NoticeInput is what SendNotice needs: what people are told, and what the ledger
+// is told then.
+type NoticeInput struct {
+	box.Posting
+	// Due is the expiry that the notice announces.
+	Due time.Time `json:"due,omitzero"`
+	// Ledger is where it is noted that people were told; nil for a reminder and for
+	// events. It is no part of what they are told.
+	Ledger *Target `json:"ledger,omitzero"`
+}
 
 // Notifier carries notices and lifecycle events to people and programs.
 type Notifier interface {
@@ -20,9 +33,12 @@ type Notifier interface {
 
 // SendNotice sends a notice or a batch of lifecycle events. It may be repeated:
 // ids stay the same. Unavailable: nobody took the notice, try again.
-func (b *Boxes) SendNotice(ctx context.Context, in box.Posting) (box.Outcome, error) {
+func (b *Boxes) SendNotice(ctx context.Context, in NoticeInput) (box.Outcome, error) {
 	return b.run(ctx, box.StepNotify, func(ctx context.Context) (box.Outcome, error) {
-		deliveries, err := b.Notify.Deliver(ctx, in)
+		deliveries, err := b.Notify.Deliver(ctx, in.Posting)
+		if note := in.Ledger; err == nil && note != nil && note.Marks != nil {
+			err = b.recordMarks(ctx, *note, note.Marks, exports.KindNoticed, func(m *box.Marks) any { return box.LedgerNote{Due: in.Due, Marks: m} })
+		}
 		return box.Outcome{Deliveries: deliveries}, err
 	})
 }

@@ -15,7 +15,7 @@ func TestEveryOutcomeSaysWhoListens(t *testing.T) {
 	r := newRigAt(t, "http://127.0.0.1:1")
 	told := []box.Delivery{{Receiver: "ops", Taken: 4}}
 	r.boxes.Notify = notifier{who: who, told: told}
-	out, err := run(t.Context(), r, r.boxes.SendNotice, box.Posting{Workspace: "w", To: []box.Cursor{{Name: "ops"}}})
+	out, err := run(t.Context(), r, r.boxes.SendNotice, activities.NoticeInput{Posting: box.Posting{Workspace: "w", To: []box.Cursor{{Name: "ops"}}}})
 	require.NoError(t, err)
 	require.Equal(t, who, out.Listeners)
 	require.Equal(t, told, out.Deliveries)

@@ -18,12 +18,6 @@ type RestoreInput struct {
 	Receipt box.Receipt `json:"receipt"`
 }
 
-// restored is the ledger's record of a restore.
-type restored struct {
-	Ref     box.Ref     `json:"ref"`
-	Receipt box.Receipt `json:"receipt"`
-}
-
 // Restore puts an exported history into a new box, and returns only after the
 // box was asked what it holds and the answer is the export's digest. It may be
 // repeated: what is in the box already is left. Unsupported: the box keeps its
@@ -70,7 +64,7 @@ func (b *Boxes) Restore(ctx context.Context, in RestoreInput) (box.Outcome, erro
 		if use.Digest != in.Receipt.Digest {
 			return box.Outcome{}, box.Errorf(box.ClassUnknown, "the new box holds %d conversations with %d events after the restore, which is not what the export holds", use.Conversations, use.Events)
 		}
-		return box.Outcome{Use: &use}, b.record(ctx, in.Target, exports.KindRestored, restored{Ref: in.Ref, Receipt: in.Receipt})
+		return box.Outcome{Use: &use}, b.record(ctx, in.Target, exports.KindRestored, box.LedgerRestore{Ref: in.Ref, Receipt: in.Receipt})
 	})
 }
 

@@ -78,8 +78,9 @@ func (f *Facts) Keep(r SwitchAsk, now time.Time) ActionAnswer {
 		return f.answer("nothing changed")
 	}
 	f.Kept = r.On
+	f.Durable++
 	f.freshClocks(now)
-	if d := f.Deletion; r.On && d != nil && d.ByPolicy && !d.Committed { // a deletion at expiry is an expiry
+	if d := f.Deletion; r.On && d != nil && d.ByPolicy && !d.Committed && !d.Unclear { // a deletion at expiry is an expiry
 		f.voidDeletion(Reason{ReasonKept, "kept by " + orElse(r.By, unnamed)}, now)
 	}
 	if f.State == StateAwaitingConfirm && r.On {
@@ -94,6 +95,7 @@ func (f *Facts) Freeze(r SwitchAsk, now time.Time) ActionAnswer {
 		return f.answer("nothing changed")
 	}
 	f.Frozen = r.On
+	f.Durable++
 	f.freshClocks(now)
 	if d := f.Deletion; d != nil && d.Confirmed && !d.Committed {
 		d.ConfirmedAt = now // the undo window starts again
@@ -143,11 +145,14 @@ const freshRun = 15 * time.Minute
 // SetPolicy changes the policy. A deadline that comes closer gives a fresh
 // window first: nothing is applied retroactively.
 func (f *Facts) SetPolicy(r SetPolicyAsk, now time.Time) SetPolicyAnswer {
-	before := f.Armed(Next(f, now))
+	before := f.Armed(f.due(now))
 	if !f.seenBefore(r.ID) {
 		old, had := f.expiryAt()
-		idle, run := f.Policy.Idle, f.Policy.MaxRun
+		idle, run, was := f.Policy.Idle, f.Policy.MaxRun, f.Policy
 		f.Policy = f.Policy.Merged(r.Policy).Effective()
+		if f.Policy != was {
+			f.Durable++
+		}
 		if f.Policy.Idle != idle {
 			f.IdleFloor = latest(f.IdleFloor, now)
 		}
@@ -161,7 +166,7 @@ func (f *Facts) SetPolicy(r SetPolicyAsk, now time.Time) SetPolicyAnswer {
 			f.move(now, StateSuspended, Reason{ReasonPolicyChanged, "the policy was changed; it is not expired any more"})
 		}
 	}
-	answer := SetPolicyAnswer{Policy: f.Policy, NextBefore: before.At, NextAfter: f.Armed(Next(f, now)).At}
+	answer := SetPolicyAnswer{Policy: f.Policy, NextBefore: before.At, NextAfter: f.Armed(f.due(now)).At}
 	if plan, err := Plan(f.Policy, f.Capabilities); err == nil {
 		answer.Risks = plan.Risks
 	}

@@ -239,6 +239,9 @@ type Input struct {
 	Capabilities Capabilities `json:"capabilities,omitzero"`
 	// Carried is set by continue-as-new only.
 	Carried *Facts `json:"carried,omitzero"`
+	// Rebuilt is what the ledger says of a workspace whose workflow is gone; set
+	// by a rebuild of the fleet only.
+	Rebuilt *Facts `json:"rebuilt,omitzero"`
 	// TurnsPerRun forces continue-as-new after so many turns; tests only.
 	TurnsPerRun int `json:"turns_per_run,omitzero"`
 }

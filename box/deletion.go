@@ -157,7 +157,7 @@ func (f *Facts) CancelDelete(s CancelDelete, now time.Time) {
 		if c := f.Confirmation; c == nil || !c.Cancel { // a repeat keeps the first answer
 			f.Confirmation = &Confirmation{At: now, By: s.By, Cancel: true, Reason: Reason{ReasonRefused, "there is no deletion to take back"}}
 		}
-	case d.Committed:
+	case d.Committed || d.Unclear:
 		f.Confirmation = &Confirmation{Token: d.Token, At: now, By: s.By, Cancel: true, Reason: Reason{ReasonRefused, "too late to take back: the box is being deleted"}}
 	default:
 		f.voidDeletion(Reason{ReasonCancelled, "taken back by " + orElse(s.By, unnamed)}, now)
@@ -171,6 +171,9 @@ func (f *Facts) voidDeletion(why Reason, now time.Time) {
 	d := f.Deletion
 	f.Deletion = nil
 	f.DeletionCount++
+	if d.Tried { // else a rebuild would take the ledger's intent for an agreed deletion
+		f.Durable++
+	}
 	f.Confirmation = &Confirmation{Token: d.Token, At: now, Reason: why}
 	f.record(EventDeletionCancelled, why, now)
 	switch f.State {
@@ -179,6 +182,7 @@ func (f *Facts) voidDeletion(why Reason, now time.Time) {
 		switch {
 		case !f.SuspendedSince.IsZero():
 			f.freshClocks(now)
+			f.Durable++                     // the paused clock
 			f.Look, f.WakeOwed = true, true // a wake for an export may have been under way
 			f.move(now, StateSuspended, why)
 		case f.Ref.IsZero():

@@ -94,6 +94,14 @@ type Facts struct {
 	CreateUnclear bool `json:"create_unclear,omitzero"`
 	// WakeOwed says that a wake of ours may have left it awake.
 	WakeOwed bool `json:"wake_owed,omitzero"`
+	// Rebuilt says that the facts came out of the ledger and the box was not read
+	// since: nothing is done before it is.
+	Rebuilt bool `json:"rebuilt,omitzero"`
+	// Durable counts the changes that a rebuild must not lose. The ledger holds
+	// the first Recorded of them, and the step under way brings it to Recording.
+	Durable   int `json:"durable,omitzero"`
+	Recording int `json:"recording,omitzero"`
+	Recorded  int `json:"recorded,omitzero"`
 
 	Kept      bool `json:"kept,omitzero"`
 	Frozen    bool `json:"frozen,omitzero"`
@@ -230,6 +238,7 @@ type Deletion struct {
 	WithoutHistory bool      `json:"without_history,omitzero"`
 	// Verified says that the export store was read back for this deletion.
 	Verified  bool `json:"verified,omitzero"`
+	Tried     bool `json:"tried,omitzero"`     // the destroying step was begun, so the ledger may hold the intent
 	Rejected  int  `json:"rejected,omitzero"`  // exports that did not verify
 	Blocked   int  `json:"blocked,omitzero"`   // times that it was tried again after no export could be had
 	Committed bool `json:"committed,omitzero"` // the provider is being told

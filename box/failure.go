@@ -17,7 +17,7 @@ func backoff(kind StepKind) (first, most time.Duration) {
 		return 2 * time.Second, time.Minute
 	case StepResume, StepAwaitReady, StepRestore:
 		return 5 * time.Second, 5 * time.Minute
-	case StepCreate, StepSuspend, StepObserve, StepVerifyExport, StepScan, StepAdjust, StepWait, StepFinish, StepAdopt, StepAbandon:
+	case StepCreate, StepSuspend, StepObserve, StepVerifyExport, StepScan, StepAdjust, StepRecord, StepWait, StepFinish, StepAdopt, StepAbandon:
 	}
 	return 10 * time.Second, 10 * time.Minute
 }
@@ -103,7 +103,7 @@ func (f *Facts) fail(step Step, why StepFailure, now time.Time) {
 		}
 	case StepNotify:
 		f.failNotify(step, count, now)
-	case StepObserve, StepScan, StepVerifyExport, StepWait, StepFinish:
+	case StepObserve, StepScan, StepVerifyExport, StepRecord, StepWait, StepFinish:
 	}
 }
 
@@ -238,6 +238,9 @@ func (f *Facts) phaseFits(p Phase) bool {
 
 // applyObserved brings the state in line with a fresh reading.
 func (f *Facts) applyObserved(seen Observation, now time.Time) {
+	if f.applyRebuilt(seen, now) {
+		return
+	}
 	evidence := orElse(seen.Evidence, string(seen.Phase))
 	if f.State == StateDeleting && f.deletionDue() && seen.Phase.known() {
 		f.Deletion.Committed, f.Deletion.Unclear = false, false // the reading ends the doubt

@@ -23,6 +23,7 @@ func (f *Facts) SetHold(s HoldSignal, now time.Time) {
 		f.Hold.By, f.Hold.Reason = by, reason
 	case s.On:
 		f.Hold = &Hold{By: by, Reason: reason, Since: now}
+		f.Durable++
 		f.note(now, f.holdReason("nothing is destroyed"))
 		for _, ask := range slices.Clone(f.Asks) {
 			if ask.Kind == AskReclaim && !ask.Reclaim.DryRun {
@@ -32,6 +33,7 @@ func (f *Facts) SetHold(s HoldSignal, now time.Time) {
 	case f.Hold != nil:
 		f.note(now, Reason{ReasonOnHold, "the hold was lifted by " + orElse(by, unnamed)})
 		f.Hold = nil
+		f.Durable++
 	}
 }
 

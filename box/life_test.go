@@ -66,6 +66,9 @@ type world struct {
 	stray     box.Phase // of the box with the id "stray", which nobody marked
 	strayAge  time.Duration
 	lastEpoch int
+	ledger    []box.LedgerEntry // as activities that never fail would write it
+	crash     crashPoint        // where the workflow is lost in its next step
+	unread    bool              // it was rebuilt and the box not read since
 }
 
 func newWorld(t failer, s box.Spec) *world {
@@ -183,7 +186,7 @@ func (w *world) answer(step box.Step) box.Outcome {
 			return box.Outcome{Problem: "the history has changed"}
 		}
 		return box.Outcome{}
-	case box.StepNotify:
+	case box.StepNotify, box.StepRecord:
 		return box.Outcome{}
 	case box.StepQuiesce, box.StepScan, box.StepUndrain, box.StepReclaim, box.StepExport, box.StepRestore:
 	case box.StepWait, box.StepFinish:
@@ -300,10 +303,24 @@ func (w *world) turn() box.Step {
 	}
 	w.log = append(w.log, step.Kind)
 	w.facts.Begin(step, w.now)
+	if w.lost(step, beforeIntent) {
+		return step
+	}
+	w.intent(step)
+	if w.lost(step, afterIntent) {
+		return step
+	}
 	existed := w.exists
 	out := w.outcome(step)
 	if d := w.facts.Deletion; existed && !w.exists && !d.WithoutHistory && !w.facts.NeverReady() && !w.stored[w.digest()] {
 		w.t.Fatalf("it is deleted and its newest history is nowhere%s", w.told())
+	}
+	if w.lost(step, afterProvider) {
+		return step
+	}
+	w.entry(step, out)
+	if w.lost(step, afterEntry) {
+		return step
 	}
 	if w.between != nil { // signals and updates are taken while an activity runs
 		w.between(step)

@@ -30,6 +30,7 @@ const (
 	StepAdopt        StepKind = "adopt"         // take over a box that is there
 	StepRestore      StepKind = "restore"       // put an exported history into a new box, read back
 	StepAbandon      StepKind = "abandon"       // record for ever that nobody watches the box
+	StepRecord       StepKind = "record"        // note in the ledger what a person changed
 )
 
 // Step is what to do next and why. It is what is armed and what people read.
@@ -51,6 +52,15 @@ type Step struct {
 // Next answers what to do at now, or how long to wait, and why. It changes
 // nothing and reads no clock; call [Facts.Advance] with the same time first.
 func Next(f *Facts, now time.Time) Step {
+	step := f.due(now)
+	if step.Kind == StepWait {
+		return f.recordFirst(step, now)
+	}
+	return step
+}
+
+// due is what is next for the box itself.
+func (f *Facts) due(now time.Time) Step {
 	step := f.choose(now)
 	if step.Kind == StepWait || !f.tooEarly(step.Kind, now) {
 		return step
@@ -69,6 +79,9 @@ func (f *Facts) tooEarly(kind StepKind, now time.Time) bool {
 func (f *Facts) choose(now time.Time) Step {
 	if f.Abandonment != nil && f.State != StateAbandoned && f.State != StateBoxArchived {
 		return f.nextAbandon()
+	}
+	if f.Rebuilt {
+		return Step{Kind: StepObserve, Reason: Reason{ReasonRebuilt, "rebuilt from the ledger, so the box is read before anything is done"}}
 	}
 	if f.Look {
 		return Step{Kind: StepObserve, Reason: Reason{ReasonSeenAtProvider, "something was reported, so the box is read again before anything is done"}}
@@ -378,7 +391,7 @@ func Interrupts(f *Facts, running Step) bool {
 		}
 		return f.cancelsSequence()
 	case StepWait, StepFinish, StepCreate, StepAwaitReady, StepObserve, StepScan, StepUndrain, StepSuspend,
-		StepResume, StepAdjust, StepDelete, StepAdopt, StepRestore, StepAbandon:
+		StepResume, StepAdjust, StepDelete, StepAdopt, StepRestore, StepAbandon, StepRecord:
 		return false
 	}
 	return false

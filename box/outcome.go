@@ -97,10 +97,13 @@ func (f *Facts) Begin(step Step, now time.Time) {
 	case StepVerifyExport:
 		f.move(now, StateExporting, step.Reason)
 	case StepDelete:
-		f.Deletion.Committed = true
+		f.Deletion.Committed, f.Deletion.Tried = true, true
 		f.move(now, StateDeleting, step.Reason)
 	case StepWait, StepFinish, StepCreate, StepAwaitReady, StepObserve, StepScan, StepUndrain, StepNotify,
-		StepAdjust, StepAdopt, StepRestore, StepAbandon:
+		StepAdjust, StepAdopt, StepRestore, StepAbandon, StepRecord:
+	}
+	if step.LeavesMarks() {
+		f.Recording = f.Durable
 	}
 }
 
@@ -131,6 +134,9 @@ func (f *Facts) Apply(step Step, out Outcome, now time.Time) {
 	if out.Observation.Phase != "" {
 		f.Observed, f.ObservedAt = out.Observation, now
 	}
+	if step.LeavesMarks() {
+		f.Recorded = f.Recording
+	}
 	if n := out.Observation.Native; n != nil {
 		f.Native = *n
 	}
@@ -141,8 +147,12 @@ func (f *Facts) Apply(step Step, out Outcome, now time.Time) {
 		f.applyResumed(step, out, now)
 	case StepObserve:
 		f.Look = false
+		since := f.SuspendedSince
 		f.applyObserved(out.Observation, now)
 		f.WakeOwed = false
+		if !f.SuspendedSince.Equal(since) { // no step of ours did that, so none told the ledger
+			f.Durable++
+		}
 	case StepScan:
 		f.scanned(out.Use, now)
 		f.finish(*step.Ask, Result{})
@@ -174,7 +184,7 @@ func (f *Facts) Apply(step Step, out Outcome, now time.Time) {
 		f.applyAbandoned(now)
 	case StepAdjust:
 		f.adjusted(out.Observation, now)
-	case StepWait, StepFinish:
+	case StepWait, StepFinish, StepRecord:
 	}
 }
 

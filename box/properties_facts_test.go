@@ -137,6 +137,6 @@ func drawDeletion(t *rapid.T, f *box.Facts, ago func(string, time.Duration) time
 func kinds() []box.StepKind {
 	return []box.StepKind{
 		box.StepWait, box.StepFinish, box.StepCreate, box.StepAwaitReady, box.StepObserve, box.StepScan, box.StepQuiesce, box.StepUndrain,
-		box.StepReclaim, box.StepExport, box.StepSuspend, box.StepResume, box.StepNotify, box.StepVerifyExport, box.StepDelete,
+		box.StepReclaim, box.StepExport, box.StepSuspend, box.StepResume, box.StepNotify, box.StepVerifyExport, box.StepDelete, box.StepRecord,
 	}
 }

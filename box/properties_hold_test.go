@@ -181,7 +181,7 @@ func leavesAlone(x *trial, step box.Step) string {
 		return ""
 	}
 	switch step.Kind {
-	case box.StepWait, box.StepNotify, box.StepFinish:
+	case box.StepWait, box.StepNotify, box.StepFinish, box.StepRecord: // the record goes to the ledger only
 		return ""
 	case box.StepObserve: // at the provider, not in the box
 		if f.Look {

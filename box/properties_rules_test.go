@@ -97,7 +97,7 @@ func (r rules) soonest(f *box.Facts, now time.Time) time.Time {
 		}
 		step := r.next(f, now)
 		switch {
-		case step.Kind == box.StepNotify:
+		case step.Kind == box.StepNotify, step.Kind == box.StepRecord:
 			r.begin(f, step, now)
 			r.apply(f, step, box.Outcome{}, now)
 		case step.Kind != box.StepWait:

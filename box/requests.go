@@ -90,6 +90,9 @@ func (f *Facts) checkWakeable() error {
 	case StateUnknown, StateCreating, StateStarting, StateRunning, StateDraining, StateSuspending,
 		StateResuming, StateMaintenanceWake, StateExporting, StateBoxArchived, StateAbandoned:
 	}
+	if f.deletionDue() && f.Deletion.Unclear {
+		return Errorf(ClassFailedPrecondition, "the provider may have been told to destroy the box; its history stays readable")
+	}
 	if f.deletionDue() && (f.State == StateExporting || f.State == StateDraining || f.State == StateSuspending) {
 		return Errorf(ClassFailedPrecondition, "a confirmed deletion is under way; cancel-delete first")
 	}

@@ -99,7 +99,7 @@ func TestPlanToTheMoment(t *testing.T) {
 	t.Run("an undo window after an expiry that deletes ends a margin before the provider's own end", func(t *testing.T) {
 		t.Parallel()
 		c := row()
-		c.PausedLife = 10 * day
+		c.PausedLife = box.Span(10 * day)
 		for ttl, refused := range map[time.Duration]bool{
 			9*day - 15*time.Minute - 1: false, 9*day - 15*time.Minute: true, 10*day - 1: true, 10 * day: false, 11 * day: false,
 		} {
@@ -113,7 +113,7 @@ func TestPlanToTheMoment(t *testing.T) {
 			require.NoError(t, err)
 			found := false
 			for _, risk := range plan.Risks {
-				found = found || risk == "the provider destroys a suspended box after 10d; export and decide before"
+				found = found || risk == "the provider destroys a suspended box after 10d, so it is woken and suspended again before"
 			}
 			require.Equal(t, warned, found, ttl)
 		}

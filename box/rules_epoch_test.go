@@ -332,7 +332,7 @@ func TestEveryFactIsOfTheBoxOrOfTheWorkspace(t *testing.T) {
 	workspace := []string{
 		"Spec", "Policy", "Capabilities", "Epoch", "Epochs", "State", "StateSince", "Receipt", "ReceiptAt", "Reclaimed", "Results",
 		"DeletionCount", "Confirmation", "Adopt", "Restoring", "Abandonment", "Former", "Hold", "Kept", "Frozen", "Steps", "Seen",
-		"Transitions", "Decided", "Outbox", "Began",
+		"Transitions", "Decided", "Outbox", "Began", "Durable", "Recording", "Recorded",
 	}
 	w := lost(t)
 	f := *w.facts

@@ -71,6 +71,7 @@ const (
 	ReasonSeenAgain        ReasonCode = "seen-again"        // a former box was seen at the provider
 	ReasonAbandoned        ReasonCode = "abandoned"         // an operator ended the watch
 	ReasonOnHold           ReasonCode = "on-hold"           // a hold stops what destroys
+	ReasonRebuilt          ReasonCode = "rebuilt"           // the workflow was lost; what the ledger holds goes on
 )
 
 // Reason is why, for machines and for people. Text is one sentence without a

@@ -13,11 +13,13 @@ type Status struct {
 	Epoch     int    `json:"epoch"`          // counts the boxes that the workspace has had
 	// AsOf is the time of the answer on the engine's clock: ages count up to
 	// it, and it stands where the workflow last ran.
-	AsOf   time.Time `json:"as_of"`
-	State  State     `json:"state"`
-	Since  Duration  `json:"state_age"`      // how long it has been in this state
-	Flags  []string  `json:"flags,omitzero"` // kept, frozen, unhealthy, needs-attention
-	Reason Reason    `json:"reason"`         // why it is in this state
+	AsOf time.Time `json:"as_of"`
+	// Source is "ledger" when the workflow was not asked, but the ledger read.
+	Source string   `json:"source,omitzero"`
+	State  State    `json:"state"`
+	Since  Duration `json:"state_age"`      // how long it has been in this state
+	Flags  []string `json:"flags,omitzero"` // kept, frozen, unhealthy, needs-attention
+	Reason Reason   `json:"reason"`         // why it is in this state
 
 	Next   StepKind  `json:"next_action,omitzero"`    // armed if it has a time, else under way or waiting for an event
 	NextAt time.Time `json:"next_action_at,omitzero"` // when the armed deadline is due
@@ -48,7 +50,8 @@ type Status struct {
 // Why is the answer of the why query: why it is as it is, what comes next and
 // when, and who can stop it.
 type Why struct {
-	AsOf       time.Time    `json:"as_of"` // the time of the answer on the engine's clock
+	AsOf       time.Time    `json:"as_of"`           // the time of the answer on the engine's clock
+	Source     string       `json:"source,omitzero"` // "ledger" when the workflow was not asked, but the ledger read
 	State      State        `json:"state"`
 	Because    Reason       `json:"because"`                  // why it is in this state
 	Next       StepKind     `json:"next_action"`              // what comes next

@@ -58,7 +58,7 @@ func TestDirectoryIsPrivateAndHoldsNothingElse(t *testing.T) {
 	if _, err := s.Export(t.Context(), request("a"), newServer(2), nil); err != nil {
 		t.Fatal(err)
 	}
-	if _, err := s.AppendLedger(t.Context(), "ws", exports.Entry{ID: "1", Kind: exports.KindNote}); err != nil {
+	if _, err := s.AppendLedger(t.Context(), "ws", exports.Entry{ID: "1", Kind: exports.KindMarks}); err != nil {
 		t.Fatal(err)
 	}
 	if err := s.Check(t.Context()); err != nil {

@@ -5,61 +5,49 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
-	"time"
+	"slices"
+	"strings"
 
 	"github.com/openhands/boxkeeper/box"
 )
 
-// Kind says what an [Entry] records. Persisted: values never change meaning.
-type Kind string
+// Kind says what an [Entry] records; what it means is the rules' to say.
+type Kind = box.LedgerKind
 
-// The kinds. An intent is written before the provider is called, the others
-// after the outcome is known.
+// Entry is one line of a ledger.
+type Entry = box.LedgerEntry
+
+// The kinds, as package box defines them.
 const (
-	KindCreateIntent  Kind = "create-intent" // a box of this epoch is about to be made
-	KindCreated       Kind = "created"       // it exists, with ref and fingerprint
-	KindSuspendIntent Kind = "suspend-intent"
-	KindSuspended     Kind = "suspended"
-	KindResumeIntent  Kind = "resume-intent"
-	KindResumed       Kind = "resumed"       // the ref may have changed
-	KindExported      Kind = "exported"      // with the receipt
-	KindDeleteIntent  Kind = "delete-intent" // the point of no return is next
-	KindDeleted       Kind = "deleted"       // the tombstone: the workspace is closed for ever
-	KindAdoptIntent   Kind = "adopt-intent"  // a box that is there is about to be taken over
-	KindAdopted       Kind = "adopted"       // it is ours, with ref and fingerprint
-	KindRestored      Kind = "restored"      // an exported history is in a new box, read back
-	KindAbandoned     Kind = "abandoned"     // closed for ever by an operator; the box may still exist
-	KindNote          Kind = "note"          // anything else a person should find later
+	KindCreateIntent  = box.LedgerCreateIntent
+	KindCreated       = box.LedgerCreated
+	KindSuspendIntent = box.LedgerSuspendIntent
+	KindSuspended     = box.LedgerSuspended
+	KindResumeIntent  = box.LedgerResumeIntent
+	KindResumed       = box.LedgerResumed
+	KindExported      = box.LedgerExported
+	KindNoticed       = box.LedgerNoticed
+	KindMarks         = box.LedgerMarks
+	KindDeleteIntent  = box.LedgerDeleteIntent
+	KindDeleted       = box.LedgerDeleted
+	KindAdoptIntent   = box.LedgerAdoptIntent
+	KindAdopted       = box.LedgerAdopted
+	KindRestored      = box.LedgerRestored
+	KindAbandoned     = box.LedgerAbandoned
 )
 
-func (k Kind) known() bool {
+func known(k Kind) bool {
 	switch k {
-	case KindCreateIntent, KindCreated, KindSuspendIntent, KindSuspended, KindResumeIntent, KindResumed, KindExported, KindDeleteIntent, KindDeleted, KindNote,
+	case KindCreateIntent, KindCreated, KindSuspendIntent, KindSuspended, KindResumeIntent, KindResumed,
+		KindExported, KindNoticed, KindMarks, KindDeleteIntent, KindDeleted,
 		KindAdoptIntent, KindAdopted, KindRestored, KindAbandoned:
 		return true
 	}
 	return false
 }
 
-// closes reports whether nothing may begin in the workspace after it.
-func (k Kind) closes() bool { return k == KindDeleted || k == KindAbandoned }
-
 // begins reports whether it says that a box is about to be the workspace's.
-func (k Kind) begins() bool { return k == KindCreateIntent || k == KindAdoptIntent }
-
-// Entry is one line of a workspace's ledger.
-type Entry struct {
-	// Seq is the place in the ledger, from 1; set by the store.
-	Seq int `json:"seq"`
-	// ID makes a repeated append one entry; the caller chooses it per step.
-	ID    string    `json:"id"`
-	Kind  Kind      `json:"kind"`
-	Epoch int       `json:"epoch"`
-	At    time.Time `json:"at"` // UTC; zero on append means now
-	// Data is a JSON object: spec, ref, fingerprint, receipt or reason, never a
-	// secret. At most 1 MiB.
-	Data json.RawMessage `json:"data,omitempty"`
-}
+func begins(k Kind) bool { return k == KindCreateIntent || k == KindAdoptIntent }
 
 const (
 	ledgerVersion   = 1
@@ -78,8 +66,9 @@ type ledgerObject struct {
 // AppendLedger writes the next entry and returns its sequence number. It is
 // safe to repeat: an entry of the same id, kind and epoch among the newest 32
 // answers with its number, the first one wins. Writers in any number of
-// processes never overwrite each other. A create-intent or an adopt-intent after the tombstone is
-// FailedPrecondition; data that looks like it holds a secret is Invalid.
+// processes never overwrite each other. After the entry that closes a workspace
+// everything new is FailedPrecondition. Data that looks like it holds a
+// secret is Invalid.
 func (s *Store) AppendLedger(ctx context.Context, workspace string, e Entry) (int, error) {
 	if err := validateEntry(workspace, e); err != nil {
 		return 0, err
@@ -96,17 +85,17 @@ func (s *Store) AppendLedger(ctx context.Context, workspace string, e Entry) (in
 	if len(numbers) > 0 {
 		last = numbers[len(numbers)-1]
 	}
-	if e.Kind.begins() {
-		closed, _, err := s.Closed(ctx, workspace)
-		if err != nil {
+	n, done, closed, err := s.repeated(ctx, workspace, e, numbers)
+	if done || err != nil {
+		return n, err
+	}
+	if !closed && begins(e.Kind) { // the one that must not be wrong: read all of it
+		if closed, _, err = s.Closed(ctx, workspace); err != nil {
 			return 0, err
 		}
-		if closed {
-			return 0, refuseClosed(workspace)
-		}
 	}
-	if n, done, err := s.repeated(ctx, workspace, e, numbers); done || err != nil {
-		return n, err
+	if closed {
+		return 0, refuseClosed(workspace)
 	}
 	for try := range maxCollisions {
 		e.Seq = last + 1 + try
@@ -132,28 +121,30 @@ func (s *Store) AppendLedger(ctx context.Context, workspace string, e Entry) (in
 		if done, err := sameEntry(other, e); done || err != nil {
 			return e.Seq, err
 		}
-		if e.Kind.begins() && other.Kind.closes() {
+		if other.Kind.Closes() {
 			return 0, refuseClosed(workspace)
 		}
 	}
 	return 0, box.Errorf(box.ClassConflict, "the ledger of workspace %s is being written by too many at once; try again", workspace)
 }
 
-// repeated finds an entry that was appended before, among the newest.
-func (s *Store) repeated(ctx context.Context, workspace string, e Entry, numbers []int) (seq int, done bool, err error) {
+// repeated finds an entry that was appended before, among the newest, and
+// whether the tombstone is there: nothing but what was on its way comes after it.
+func (s *Store) repeated(ctx context.Context, workspace string, e Entry, numbers []int) (seq int, done, closed bool, err error) {
 	for _, n := range numbers[max(0, len(numbers)-idempotentReach):] {
 		seen, err := s.entry(ctx, workspace, n)
 		if damaged(err) {
 			continue // a damaged old entry must not stop the record of new facts
 		}
 		if err != nil {
-			return 0, false, err
+			return 0, false, false, err
 		}
 		if done, err := sameEntry(seen, e); done || err != nil {
-			return n, done, err
+			return n, done, false, err
 		}
+		closed = closed || seen.Kind.Closes()
 	}
-	return 0, false, nil
+	return 0, false, closed, nil
 }
 
 func validateEntry(workspace string, e Entry) error {
@@ -164,7 +155,7 @@ func validateEntry(workspace string, e Entry) error {
 		return err
 	}
 	switch {
-	case !e.Kind.known():
+	case !known(e.Kind):
 		return box.Invalidf("kind", "%.40q is not a kind of ledger entry", e.Kind)
 	case e.ID == "" || len(e.ID) > 200:
 		return box.Invalidf("id", "an entry needs an id of 1 to 200 bytes, the same at every retry of its step")
@@ -307,9 +298,31 @@ func (s *Store) Ledger(ctx context.Context, workspace string) ([]Entry, error) {
 func (s *Store) Closed(ctx context.Context, workspace string) (bool, Entry, error) {
 	entries, err := s.Ledger(ctx, workspace)
 	for _, e := range entries {
-		if e.Kind.closes() {
+		if e.Kind.Closes() {
 			return true, e, nil
 		}
 	}
 	return false, Entry{}, err
+}
+
+// Workspaces returns the ids of all workspaces that have a ledger, closed ones
+// too, sorted. An object that belongs to none is Unknown, beside the ids.
+func (s *Store) Workspaces(ctx context.Context) ([]string, error) {
+	var out []string
+	var stranger error
+	err := s.list(ctx, "ledger/", func(key string) {
+		workspace, _, _ := strings.Cut(strings.TrimPrefix(key, "ledger/"), "/")
+		switch {
+		case len(out) > 0 && out[len(out)-1] == workspace:
+		case box.ValidateWorkspace(workspace) != nil || !strings.HasPrefix(key, ledgerPrefix(workspace)):
+			stranger = firstError(stranger, box.Errorf(box.ClassUnknown, "the ledgers hold an object of no workspace: %s", printable(key)))
+		default:
+			out = append(out, workspace)
+		}
+	})
+	if err != nil {
+		return nil, err
+	}
+	slices.Sort(out) // keys go by byte, where "a-b/" comes before "a/"
+	return out, stranger
 }

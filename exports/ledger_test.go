@@ -18,7 +18,7 @@ import (
 )
 
 func note(id string) exports.Entry {
-	return exports.Entry{ID: id, Kind: exports.KindNote, Epoch: 1, Data: json.RawMessage(`{"reason":"` + id + `"}`)}
+	return exports.Entry{ID: id, Kind: exports.KindMarks, Epoch: 1, Data: json.RawMessage(`{"reason":"` + id + `"}`)}
 }
 
 func TestLedgerKeepsOrderAndContent(t *testing.T) {
@@ -26,7 +26,7 @@ func TestLedgerKeepsOrderAndContent(t *testing.T) {
 	s, dir := directoryStore(t)
 	kinds := []exports.Kind{
 		exports.KindCreateIntent, exports.KindCreated, exports.KindSuspended, exports.KindResumed,
-		exports.KindExported, exports.KindDeleteIntent, exports.KindNote, exports.KindDeleted,
+		exports.KindExported, exports.KindDeleteIntent, exports.KindMarks, exports.KindDeleted,
 	}
 	for i, kind := range kinds {
 		closed, _, err := s.Closed(t.Context(), "ws")
@@ -59,14 +59,67 @@ func TestLedgerKeepsOrderAndContent(t *testing.T) {
 	}
 	_, err = s.AppendLedger(t.Context(), "ws", exports.Entry{ID: "again", Kind: exports.KindCreateIntent, Epoch: 3})
 	wantClass(t, err, box.ClassFailedPrecondition)
-	if _, err := s.AppendLedger(t.Context(), "ws", note("the export was removed after 90 days")); err != nil {
-		t.Errorf("a fact after the tombstone is refused: %v", err)
+	for i, kind := range kinds {
+		_, err = s.AppendLedger(t.Context(), "ws", exports.Entry{ID: fmt.Sprint("late", i), Kind: kind, Epoch: 2})
+		wantClass(t, err, box.ClassFailedPrecondition)
+		seq, err := s.AppendLedger(t.Context(), "ws", exports.Entry{ID: fmt.Sprint(i), Kind: kind, Epoch: 2})
+		if err != nil || seq != i+1 {
+			t.Errorf("a repeat of what was written before the tombstone: %d %v", seq, err)
+		}
 	}
 	if closed, _, err := s.Closed(t.Context(), "ws"); err != nil || !closed {
 		t.Errorf("closed %v %v", closed, err)
 	}
 	if other, err := s.Ledger(t.Context(), "w"); err != nil || len(other) != 0 {
 		t.Errorf("another workspace reads %v %v", other, err)
+	}
+}
+
+// A writer that read the ledger before the tombstone and writes after it loses:
+// a closed workspace gets no second life from a late answer.
+func TestLedgerWriterThatMeetsTheTombstoneIsRefused(t *testing.T) {
+	t.Parallel()
+	b, elsewhere := newBucket(), newBucket()
+	s := b.store(exports.Options{})
+	for _, bucket := range []*bucket{b, elsewhere} {
+		if _, err := bucket.store(exports.Options{}).AppendLedger(t.Context(), "ws", note("x")); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if _, err := elsewhere.store(exports.Options{}).AppendLedger(t.Context(), "ws", exports.Entry{ID: "t", Kind: exports.KindDeleted, Epoch: 1}); err != nil {
+		t.Fatal(err)
+	}
+	b.beforeWrite = func(_ int, key string) error { // between its list and its write another one closes the workspace
+		if key == "ledger/ws/00000002.json" {
+			b.objects[key] = elsewhere.objects[key]
+		}
+		return nil
+	}
+	_, err := s.AppendLedger(t.Context(), "ws", exports.Entry{ID: "late", Kind: exports.KindResumed, Epoch: 1})
+	wantClass(t, err, box.ClassFailedPrecondition)
+}
+
+func TestWorkspacesListsEveryLedger(t *testing.T) {
+	t.Parallel()
+	b := newBucket()
+	s := b.store(exports.Options{})
+	if got, err := s.Workspaces(t.Context()); err != nil || len(got) != 0 {
+		t.Fatalf("an empty store has %v %v", got, err)
+	}
+	for _, ws := range []string{"b", "a", "a-b", "a", "b"} {
+		if _, err := s.AppendLedger(t.Context(), ws, note(ws+fmt.Sprint(len(b.keys())))); err != nil {
+			t.Fatal(err)
+		}
+	}
+	got, err := s.Workspaces(t.Context())
+	if err != nil || !slices.Equal(got, []string{"a", "a-b", "b"}) {
+		t.Errorf("%v %v", got, err)
+	}
+	b.objects["ledger/Not_One/00000001.json"] = []byte("{}")
+	got, err = s.Workspaces(t.Context())
+	wantClass(t, err, box.ClassUnknown)
+	if !slices.Equal(got, []string{"a", "a-b", "b"}) {
+		t.Errorf("beside a stranger: %v", got)
 	}
 }
 
@@ -79,7 +132,7 @@ func TestLedgerAppendIsIdempotentByID(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	seq, err := s.AppendLedger(t.Context(), "ws", exports.Entry{ID: "1", Kind: exports.KindNote, Epoch: 1, Data: json.RawMessage(`{"other":1}`)})
+	seq, err := s.AppendLedger(t.Context(), "ws", exports.Entry{ID: "1", Kind: exports.KindMarks, Epoch: 1, Data: json.RawMessage(`{"other":1}`)})
 	if err != nil || seq != 2 {
 		t.Errorf("a repeat gave %d %v", seq, err)
 	}
@@ -109,7 +162,7 @@ func TestLedgerWritersNeverOverwrite(t *testing.T) {
 		defer os.RemoveAll(dir) //nolint:errcheck // a test's
 		writers := rapid.IntRange(1, 6).Draw(rt, "writers")
 		each := rapid.IntRange(1, 4).Draw(rt, "entries each")
-		kinds := []exports.Kind{exports.KindNote, exports.KindSuspended, exports.KindResumed}
+		kinds := []exports.Kind{exports.KindMarks, exports.KindSuspended, exports.KindResumed}
 		var wg sync.WaitGroup
 		var mu sync.Mutex
 		numbers := map[string]int{}
@@ -167,7 +220,7 @@ func TestLedgerSaysWhichEntryIsDamaged(t *testing.T) {
 		"lost":             {func([]byte) []byte { return nil }, "entry 2 of workspace ws is missing"},
 		"cut":              {func(d []byte) []byte { return d[:len(d)/2] }, "entry 2 is not readable"},
 		"empty":            {func([]byte) []byte { return []byte{} }, "entry 2 is not readable"},
-		"kind changed":     {func(d []byte) []byte { return []byte(strings.Replace(string(d), `"note"`, `"deleted"`, 1)) }, "entry 2 was altered"},
+		"kind changed":     {func(d []byte) []byte { return []byte(strings.Replace(string(d), `"marks"`, `"deleted"`, 1)) }, "entry 2 was altered"},
 		"of another place": {func([]byte) []byte { return nil }, ""},
 		"newer version":    {func(d []byte) []byte { return []byte(strings.Replace(string(d), `"version":1`, `"version":2`, 1)) }, "version 2"},
 	} {
@@ -277,7 +330,7 @@ func TestLedgerRefusesSecrets(t *testing.T) {
 		"data.aws":                    `{"aws":"AKIAIOSFODNN7EXAMPLE"}`,
 		"data.secrets.GITHUB_API_KEY": `{"secrets":{"GITHUB_API_KEY":"plain"}}`,
 	} {
-		_, err := s.AppendLedger(t.Context(), "ws", exports.Entry{ID: "1", Kind: exports.KindNote, Data: json.RawMessage(data)})
+		_, err := s.AppendLedger(t.Context(), "ws", exports.Entry{ID: "1", Kind: exports.KindMarks, Data: json.RawMessage(data)})
 		wantClass(t, err, box.ClassInvalid)
 		if !strings.HasPrefix(err.Error(), where+": ") {
 			t.Errorf("%v does not name %s", err, where)
@@ -314,7 +367,7 @@ func TestLedgerKeepsAnyText(t *testing.T) {
 	t.Parallel()
 	s := newBucket().store(exports.Options{})
 	data := "{\"a\" : \"<&>\u2028\xff\\u0000\\ud800 \U0001f600\", \"a\":1e400}"
-	if _, err := s.AppendLedger(t.Context(), "ws", exports.Entry{ID: "\x00\xff<&>", Kind: exports.KindNote, Data: json.RawMessage(data)}); err != nil {
+	if _, err := s.AppendLedger(t.Context(), "ws", exports.Entry{ID: "\x00\xff<&>", Kind: exports.KindMarks, Data: json.RawMessage(data)}); err != nil {
 		t.Fatal(err)
 	}
 	all, err := s.Ledger(t.Context(), "ws")
@@ -328,9 +381,9 @@ func TestLedgerRefusesBadEntries(t *testing.T) {
 	s := newBucket().store(exports.Options{})
 	for field, e := range map[string]exports.Entry{
 		"kind":  {ID: "1", Kind: "unheard-of"},
-		"id":    {Kind: exports.KindNote},
-		"epoch": {ID: "1", Kind: exports.KindNote, Epoch: 10_000},
-		"data":  {ID: "1", Kind: exports.KindNote, Data: json.RawMessage(`[1]`)},
+		"id":    {Kind: exports.KindMarks},
+		"epoch": {ID: "1", Kind: exports.KindMarks, Epoch: 10_000},
+		"data":  {ID: "1", Kind: exports.KindMarks, Data: json.RawMessage(`[1]`)},
 	} {
 		_, err := s.AppendLedger(t.Context(), "ws", e)
 		if box.ClassOf(err) != box.ClassInvalid || !strings.HasPrefix(err.Error(), field+": ") {
@@ -338,7 +391,7 @@ func TestLedgerRefusesBadEntries(t *testing.T) {
 		}
 	}
 	for _, data := range []string{` `, `{`, `{"a":1} x`, `"text"`, `{"a":"` + strings.Repeat("x", 1<<20) + `"}`} {
-		_, err := s.AppendLedger(t.Context(), "ws", exports.Entry{ID: "1", Kind: exports.KindNote, Data: json.RawMessage(data)})
+		_, err := s.AppendLedger(t.Context(), "ws", exports.Entry{ID: "1", Kind: exports.KindMarks, Data: json.RawMessage(data)})
 		wantClass(t, err, box.ClassInvalid)
 	}
 	for _, ws := range []string{"", "..", "a/b", "A", strings.Repeat("x", 41)} {

@@ -91,7 +91,7 @@ func (w *loop) send(p box.Posting) {
 		Summary:                clip(strings.Join(told, " ")),
 	})
 	var a *activities.Boxes
-	w.mail.posting, w.mail.sent = p, call(ctx, a.SendNotice, p)
+	w.mail.posting, w.mail.sent = p, call(ctx, a.SendNotice, activities.NoticeInput{Posting: p})
 }
 
 // mailMoved reports whether a delivery ended or is to be tried again.

@@ -11,6 +11,7 @@ import (
 	"go.temporal.io/sdk/interceptor"
 	"go.temporal.io/sdk/testsuite"
 
+	"github.com/openhands/boxkeeper/activities"
 	"github.com/openhands/boxkeeper/box"
 )
 
@@ -139,7 +140,7 @@ func TestADeadReceiverKeepsNothingOpen(t *testing.T) {
 // slowNotices answers to SendNotice only after a time on the workflow's clock.
 func slowNotices(p *play, after time.Duration, ended *[]time.Duration) {
 	p.prepare = func(env *testsuite.TestWorkflowEnvironment) {
-		env.OnActivity("SendNotice", mock.Anything, mock.Anything).After(after).Return(func(ctx context.Context, in box.Posting) (box.Outcome, error) {
+		env.OnActivity("SendNotice", mock.Anything, mock.Anything).After(after).Return(func(ctx context.Context, in activities.NoticeInput) (box.Outcome, error) {
 			*ended = append(*ended, p.box.now().Sub(p.start))
 			out, err := p.box.SendNotice(ctx, in)
 			out.Listeners = p.box.listeners

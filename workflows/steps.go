@@ -40,7 +40,7 @@ func boundsOf(kind box.StepKind) bounds {
 		return longTransfer
 	case box.StepQuiesce: // ends runs: up to ten seconds each
 		return bounds{start: 15 * time.Minute, beat: 20 * time.Second, tries: 1}
-	case box.StepWait, box.StepFinish, box.StepObserve, box.StepScan, box.StepUndrain, box.StepNotify, box.StepAdjust, box.StepAbandon:
+	case box.StepWait, box.StepFinish, box.StepObserve, box.StepScan, box.StepUndrain, box.StepNotify, box.StepAdjust, box.StepAbandon, box.StepRecord:
 	}
 	return quickCall
 }
@@ -64,12 +64,16 @@ func (w *loop) start(ctx workflow.Context, step box.Step) workflow.Future {
 	if f.Ref.IsZero() {
 		target.Ref = box.Ref{}
 	}
+	if step.LeavesMarks() {
+		target.Marks = f.Marks(w.now())
+	}
 	inSequence := f.Sequence != nil && step.Ask == nil
 	var a *activities.Boxes
 	switch step.Kind {
 	case box.StepCreate:
 		in := activities.CreateInput{
 			Spec: f.SpecNow(), Epoch: f.Epoch, Step: id, Fence: f.Fence(), WorkflowID: workflow.GetInfo(w.ctx).WorkflowExecution.ID,
+			Marks: target.Marks,
 		}
 		if f.Restoring != nil {
 			in.Restore = f.Restoring.Receipt
@@ -77,7 +81,7 @@ func (w *loop) start(ctx workflow.Context, step box.Step) workflow.Future {
 		return call(ctx, a.Create, in)
 	case box.StepAdopt:
 		return call(ctx, a.Adopt, activities.AdoptInput{
-			Spec: f.SpecNow(), BoxID: f.Adopt.ID, Epoch: f.Adopt.Epoch, Least: f.Epoch, Step: id,
+			Spec: f.SpecNow(), BoxID: f.Adopt.ID, Epoch: f.Adopt.Epoch, Least: f.Epoch, Step: id, Marks: target.Marks,
 			WorkflowID: workflow.GetInfo(w.ctx).WorkflowExecution.ID,
 		})
 	case box.StepRestore:
@@ -109,9 +113,15 @@ func (w *loop) start(ctx workflow.Context, step box.Step) workflow.Future {
 	case box.StepResume:
 		return call(ctx, a.Resume, activities.ResumeInput{Target: target, Env: f.Spec.Env, Secrets: f.Spec.Secrets})
 	case box.StepNotify:
-		return call(ctx, a.SendNotice, box.Posting{
+		in := activities.NoticeInput{Due: step.At, Posting: box.Posting{
 			Workspace: f.Spec.Workspace, Owner: f.Spec.Owner, Provider: f.Spec.Provider, Events: []box.Event{f.NoticeEvent(step)},
-		})
+		}}
+		if step.LeavesMarks() {
+			in.Ledger = &target
+		}
+		return call(ctx, a.SendNotice, in)
+	case box.StepRecord:
+		return call(ctx, a.Record, target)
 	case box.StepAdjust:
 		return call(ctx, a.Adjust, activities.AdjustInput{Target: target, Native: f.NativeWanted()})
 	case box.StepVerifyExport, box.StepDelete:

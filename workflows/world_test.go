@@ -28,6 +28,7 @@ type fakeBoxes struct {
 	mu       sync.Mutex
 	now      func() time.Time
 	log      []box.StepKind
+	marks    []*box.Marks // of record steps
 	notices  []box.Posting
 	phase    box.Phase
 	creates  int
@@ -202,12 +203,17 @@ func (b *fakeBoxes) Resume(ctx context.Context, in activities.ResumeInput) (box.
 	return box.Outcome{Observation: b.seen(), Ready: true}, nil
 }
 
-func (b *fakeBoxes) SendNotice(ctx context.Context, in box.Posting) (box.Outcome, error) {
+func (b *fakeBoxes) SendNotice(ctx context.Context, in activities.NoticeInput) (box.Outcome, error) {
 	if len(in.To) > 0 {
-		return b.post(in), nil
+		return b.post(in.Posting), nil
 	}
-	b.notices = append(b.notices, in)
+	b.notices = append(b.notices, in.Posting)
 	return box.Outcome{}, b.step(ctx, box.StepNotify, false)
+}
+
+func (b *fakeBoxes) Record(ctx context.Context, in activities.Target) (box.Outcome, error) {
+	b.marks = append(b.marks, in.Marks)
+	return box.Outcome{}, b.step(ctx, box.StepRecord, false)
 }
 
 func (b *fakeBoxes) VerifyExport(ctx context.Context, _ activities.DeleteInput) (box.Outcome, error) {
@@ -235,6 +241,7 @@ type play struct {
 	box     *fakeBoxes
 	spec    box.Spec
 	cadence int // turns per run; zero for the engine's own suggestion
+	rebuilt *box.Facts
 	moves   []move
 	prepare func(*testsuite.TestWorkflowEnvironment) // of each run
 	runs    int
@@ -301,7 +308,7 @@ func (p *play) signal(after time.Duration, name string, s any) {
 // what the workflow ended with.
 func (p *play) run() error {
 	p.t.Helper()
-	in := box.Input{Spec: p.spec, TurnsPerRun: p.cadence}
+	in := box.Input{Spec: p.spec, TurnsPerRun: p.cadence, Rebuilt: p.rebuilt}
 	now := p.start
 	for p.runs = 1; ; p.runs++ {
 		if p.runs > 2000 {

@@ -178,7 +178,7 @@ func closedError(program, workspace string, info *workflowpb.WorkflowExecutionIn
 		}
 		return box.Errorf(box.ClassFailedPrecondition, "workspace %s is closed for ever: its box is gone and its id is never used again; read what was kept with \"%s box history %s\"", workspace, program, workspace)
 	}
-	return box.Errorf(box.ClassFailedPrecondition, "the workflow of workspace %s ended out of order (%s), so nobody watches its box, which may still exist; look at the provider, and do not use the id again", workspace, status)
+	return &unwatched{box.Errorf(box.ClassFailedPrecondition, "the workflow of workspace %s ended out of order (%s), so nobody watches its box, which may still exist; bring it back with \"%s fleet rebuild %s\"", workspace, status, program, workspace)}
 }
 
 // status asks the workflow how the workspace is.

@@ -24,7 +24,7 @@ This file is generated from the commands in internal/cli; a test fails when it i
 ## How commands behave
 
 * Standard output holds the answer and nothing else; notes, progress and errors go to standard error. With ` + "`-o json`" + ` the answer is one JSON value of the types in ` + "docs/contract.md" + ` (` + "`watch` and `history WORKSPACE CONVERSATION`" + ` write one value per line), and an error is one JSON object ` + "`{\"error\": {\"class\", \"field\", \"message\", \"exit_code\", \"request_id\", \"repeat\"}}`" + `.
-* Looking never keeps a box awake: commands speak to the workflow that owns the workspace, not to the box. ` + "`list`" + ` reads the engine's index and works with no worker up; ` + "`history`" + ` reads the export store and needs no engine at all.
+* Looking never keeps a box awake: commands speak to the workflow that owns the workspace, not to the box. ` + "`list`" + ` reads the engine's index and works with no worker up; ` + "`history`" + ` reads the export store and needs no engine at all. Where no workflow answers, ` + "`show` and `why`" + ` read the ledger in the export store instead and say so (` + "`source: ledger`" + `, exit code 8).
 * Durations are written like ` + "`90s`, `15m`, `12h`, `30d` or `1d12h`, and `never`" + ` where it is allowed. A bad one is refused with its field named; nothing is ever "now" by accident.
 * Every request carries an id. When no answer comes in time the outcome is unknown, and the command says how to ask again without doing it twice. A request is not sent when no worker is up. Confirmations and cancellations of a deletion are kept by the engine in any case.
 * Secrets are given as references (` + "`env:NAME`, `file:/path`, `credential:NAME`" + `) that the worker resolves; see docs/configuration.md.
@@ -118,5 +118,5 @@ func TestDocsAreCurrent(t *testing.T) {
 	have, err := os.ReadFile(path)
 	require.NoError(t, err)
 	assert.Equal(t, want, string(have), "docs/cli.md is stale; run: go test ./internal/cli -run TestDocsAreCurrent -update")
-	assert.Equal(t, 8, strings.Count(want[strings.Index(want, "| --- |"):strings.Index(want, "## From")], "\n")-2, "every exit code has its line")
+	assert.Equal(t, 9, strings.Count(want[strings.Index(want, "| --- |"):strings.Index(want, "## From")], "\n")-2, "every exit code has its line")
 }

@@ -24,6 +24,7 @@ const (
 	exitUnavailable = 5 // no Temporal, or no worker
 	exitTimeout     = 6 // no answer in time: the outcome is unknown
 	exitOtherState  = 7 // --wait ended in another state than the one waited for
+	exitRemembered  = 8 // answered from the ledger: the engine does not answer
 )
 
 const exitCodeHelp = `Exit codes:
@@ -34,7 +35,8 @@ const exitCodeHelp = `Exit codes:
   4  refused: the state forbids it, or the id is taken
   5  Temporal cannot be reached, or no worker is up; the message says whether anything was sent
   6  no answer in time: the outcome is unknown; the printed command repeats it safely
-  7  --wait ended in another state than the one waited for`
+  7  --wait ended in another state than the one waited for
+  8  answered from the ledger, as of the time that it says: no workflow or no worker answers`
 
 // unknownOutcome is a request that may have arrived.
 type unknownOutcome struct {

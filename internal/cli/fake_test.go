@@ -47,9 +47,11 @@ type fakeTemporal struct {
 	fail map[string]error
 	// after is called after each query, to let the world move.
 	after func(f *box.Facts)
-	ticks time.Duration // the clock moves with each signal
-	slow  time.Duration // how long a signal takes until it is handled
-	lists []*workflowservicepb.ListWorkflowExecutionsRequest
+	// before is called before each start, to let somebody else be first.
+	before func(workspace string)
+	ticks  time.Duration // the clock moves with each signal
+	slow   time.Duration // how long a signal takes until it is handled
+	lists  []*workflowservicepb.ListWorkflowExecutionsRequest
 }
 
 func newFake() *fakeTemporal {
@@ -139,20 +141,22 @@ func (f *fakeTemporal) ExecuteWorkflow(_ context.Context, o client.StartWorkflow
 		return nil, err
 	}
 	workspace := workspaceOf(o.ID)
-	closed := f.closed[workspace]
-	if o.WorkflowIDReusePolicy == enumspb.WORKFLOW_ID_REUSE_POLICY_ALLOW_DUPLICATE_FAILED_ONLY {
-		switch closed {
-		case enumspb.WORKFLOW_EXECUTION_STATUS_FAILED, enumspb.WORKFLOW_EXECUTION_STATUS_TERMINATED,
-			enumspb.WORKFLOW_EXECUTION_STATUS_TIMED_OUT, enumspb.WORKFLOW_EXECUTION_STATUS_CANCELED:
-			delete(f.closed, workspace)
-			closed = 0
-		}
+	if f.before != nil {
+		f.before(workspace)
 	}
-	if f.facts[workspace] != nil || closed != 0 {
+	closed := f.closed[workspace]
+	again := o.WorkflowIDReusePolicy == enumspb.WORKFLOW_ID_REUSE_POLICY_ALLOW_DUPLICATE_FAILED_ONLY &&
+		closed != 0 && closed != enumspb.WORKFLOW_EXECUTION_STATUS_COMPLETED
+	if f.facts[workspace] != nil && !again || closed != 0 && !again {
 		return nil, serviceerror.NewWorkflowExecutionAlreadyStarted("already started", "r", "run-1")
 	}
 	in := through[box.Input](args[0])
 	facts := box.NewFacts(in.Spec, in.Capabilities, now)
+	if in.Rebuilt != nil {
+		facts = *in.Rebuilt
+		facts.Revive(now)
+	}
+	delete(f.closed, workspace)
 	f.facts[workspace], f.inputs[workspace] = &facts, encode(args[0])
 	f.started = append(f.started, o)
 	if f.lost["start"] {

@@ -26,19 +26,22 @@ func (a *Shared) showCommand() *cobra.Command {
 	var ask asking
 	c := &cobra.Command{
 		Use: "show WORKSPACE", Aliases: []string{"status"}, Short: "Show the state of a workspace and what comes next", Args: args("a workspace", 1, 1),
+		Long: ledgerHelp,
 	}
 	ask.bindTimeout(c, "15s")
 	c.RunE = func(c *cobra.Command, given []string) error {
-		s, ctx, done, err := a.open(c, &ask, given[0])
+		var status box.Status
+		err := a.askWatched(c, &ask, given[0], box.QueryStatus, &status)
+		if err == nil {
+			return a.show(c, status, func(p *page) { a.statusText(p, status) })
+		}
+		facts, asOf, err := a.fromLedger(c, given[0], err)
 		if err != nil {
 			return err
 		}
-		defer done()
-		status, err := s.status(ctx, given[0])
-		if err != nil {
-			return err
-		}
-		return a.show(c, status, func(p *page) { a.statusText(p, status) })
+		status = facts.StatusAt(asOf)
+		status.Source = box.SourceLedger
+		return a.showRemembered(c, status.State, status, func(p *page) { p.remembered(a, asOf); a.statusText(p, status) })
 	}
 	return c
 }
@@ -145,19 +148,22 @@ func (a *Shared) whyCommand() *cobra.Command {
 	var ask asking
 	c := &cobra.Command{
 		Use: "why WORKSPACE", Short: "Say why a box is as it is, what comes next and who can stop it", Args: args("a workspace", 1, 1),
+		Long: ledgerHelp,
 	}
 	ask.bindTimeout(c, "15s")
 	c.RunE = func(c *cobra.Command, given []string) error {
-		s, ctx, done, err := a.open(c, &ask, given[0])
+		var why box.Why
+		err := a.askWatched(c, &ask, given[0], box.QueryWhy, &why)
+		if err == nil {
+			return a.show(c, why, func(p *page) { a.whyText(p, given[0], why) })
+		}
+		facts, asOf, err := a.fromLedger(c, given[0], err)
 		if err != nil {
 			return err
 		}
-		defer done()
-		var why box.Why
-		if err := s.query(ctx, given[0], box.QueryWhy, &why); err != nil {
-			return err
-		}
-		return a.show(c, why, func(p *page) { a.whyText(p, given[0], why) })
+		why = facts.WhyAt(asOf)
+		why.Source = box.SourceLedger
+		return a.showRemembered(c, why.State, why, func(p *page) { p.remembered(a, asOf); a.whyText(p, given[0], why) })
 	}
 	return c
 }

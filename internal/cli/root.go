@@ -97,7 +97,7 @@ func Adopt(root *cobra.Command, env Env) *Shared {
 	}
 	root.AddGroup(&cobra.Group{ID: groupBoxes, Title: "Boxes:"}, &cobra.Group{ID: groupRun, Title: "Operation:"})
 	root.AddCommand(
-		a.boxCommand(), a.workerCommand(), a.checkCommand(), a.configCommand(), a.versionCommand(), boxdCommand(env),
+		a.boxCommand(), a.fleetCommand(), a.workerCommand(), a.checkCommand(), a.configCommand(), a.versionCommand(), boxdCommand(env),
 	)
 	if root.Run == nil && root.RunE == nil {
 		group(root)

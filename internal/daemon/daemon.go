@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"slices"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -210,8 +211,11 @@ func serve(c *cobra.Command, shared *cli.Shared, f flags) error {
 	if n.served, err = n.parts.Serve(ctx, cfg, n.healthy); err != nil {
 		return err
 	}
+	lost := n.lost(ctx)
 	announce(out, cfg, n, f)
-	if !f.noWorkers && !f.noDemo {
+	tellLost(out, lost)
+	// A demo box that was lost is not begun anew: that would take its ledger's word away.
+	if !f.noWorkers && !f.noDemo && !slices.Contains(lost, demoWorkspace) {
 		follow, err := n.demoBox(ctx)
 		if err != nil {
 			return err

@@ -144,7 +144,7 @@ func (n *fakeNode) suspendedSince(ctx context.Context, workspace string, p box.P
 	for range 10 {
 		switch step := box.Next(f, since); step.Kind {
 		case box.StepQuiesce:
-			n.apply(f, box.Outcome{Use: &box.Use{IdleFor: time.Hour, Digest: digest}}, since)
+			n.apply(f, box.Outcome{Use: &box.Use{IdleFor: box.Span(time.Hour), Digest: digest}}, since)
 		case box.StepReclaim:
 			n.apply(f, box.Outcome{}, since)
 		case box.StepExport:

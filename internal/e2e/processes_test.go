@@ -196,7 +196,10 @@ func (i *installation) status(workspace string) (box.Status, error) {
 	if code != 0 {
 		return s, fmt.Errorf("exit code %d", code)
 	}
-	return s, json.Unmarshal([]byte(out), &s)
+	if err := json.Unmarshal([]byte(out), &s); err != nil || s.Source == "" {
+		return s, err
+	}
+	return s, fmt.Errorf("the engine does not answer yet, and the ledger says %s", s.State)
 }
 
 func (i *installation) await(workspace string, most time.Duration, states ...box.State) box.Status {

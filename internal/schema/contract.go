@@ -109,6 +109,7 @@ func Roots() []reflect.Type {
 // callers.
 var internalFields = map[string]bool{ //nolint:gochecknoglobals // a constant table
 	"Input.carried":       true, // the facts that continue-as-new hands on
+	"Input.rebuilt":       true, // what a rebuild of the fleet read in a ledger
 	"Input.turns_per_run": true, // forces continue-as-new in tests
 }
 

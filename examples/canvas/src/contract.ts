@@ -93,8 +93,8 @@ export const vocabulary = {
   State: ['unknown', 'creating', 'create-failed', 'starting', 'running', 'draining', 'suspending', 'suspended', 'resuming', 'maintenance-wake', 'awaiting-confirmation', 'undo-window', 'exporting', 'deleting', 'delete-blocked', 'box-archived', 'lost', 'abandoned'],
   Tier: ['caches', 'dependencies', 'runtime'],
   Phase: ['unknown', 'starting', 'running', 'suspended', 'failed', 'gone'],
-  ReasonCode: ['requested', 'created', 'ready', 'idle', 'wall', 'user-arrived', 'still-in-use', 'held', 'quiet', 'paused-ttl', 'notice-due', 'confirmed', 'policy', 'cancelled', 'undo-over', 'stale-export', 'exported', 'deleted', 'ended-by-itself', 'seen-at-provider', 'gone-at-provider', 'failed', 'refused', 'kept', 'frozen', 'nothing-due', 'history-changed', 'without-history', 'unreachable', 'policy-changed', 'awaiting-answer', 'export-impossible', 'adopted', 'replaced', 'restored', 'seen-again', 'abandoned', 'on-hold'],
-  StepKind: ['wait', 'finish', 'create', 'await-ready', 'observe', 'scan', 'quiesce', 'undrain', 'reclaim', 'export', 'suspend', 'resume', 'notify', 'adjust', 'verify-export', 'delete', 'adopt', 'restore', 'abandon'],
+  ReasonCode: ['requested', 'created', 'ready', 'idle', 'wall', 'user-arrived', 'still-in-use', 'held', 'quiet', 'paused-ttl', 'notice-due', 'confirmed', 'policy', 'cancelled', 'undo-over', 'stale-export', 'exported', 'deleted', 'ended-by-itself', 'seen-at-provider', 'gone-at-provider', 'failed', 'refused', 'kept', 'frozen', 'nothing-due', 'history-changed', 'without-history', 'unreachable', 'policy-changed', 'awaiting-answer', 'export-impossible', 'adopted', 'replaced', 'restored', 'seen-again', 'abandoned', 'on-hold', 'rebuilt'],
+  StepKind: ['wait', 'finish', 'create', 'await-ready', 'observe', 'scan', 'quiesce', 'undrain', 'reclaim', 'export', 'suspend', 'resume', 'notify', 'adjust', 'verify-export', 'delete', 'adopt', 'restore', 'abandon', 'record'],
   Class: ['Unknown', 'NotFound', 'AlreadyExists', 'Invalid', 'FailedPrecondition', 'Conflict', 'Unauthorized', 'Exhausted', 'Unavailable', 'Unsupported', 'Canceled', 'DeadlineExceeded', 'Internal'],
 } as const;
 
@@ -219,6 +219,7 @@ export type Phase = 'unknown' | 'starting' | 'running' | 'suspended' | 'failed' 
  * - seen-again: a former box was seen at the provider
  * - abandoned: an operator ended the watch
  * - on-hold: a hold stops what destroys
+ * - rebuilt: the workflow was lost; what the ledger holds goes on
  */
 export type ReasonCode =
   | 'requested'
@@ -258,7 +259,8 @@ export type ReasonCode =
   | 'restored'
   | 'seen-again'
   | 'abandoned'
-  | 'on-hold';
+  | 'on-hold'
+  | 'rebuilt';
 /**
  * StepKind is one thing that the workflow does next. Persisted in failures.
  * - create: make it, and wait until it answers
@@ -278,6 +280,7 @@ export type ReasonCode =
  * - adopt: take over a box that is there
  * - restore: put an exported history into a new box, read back
  * - abandon: record for ever that nobody watches the box
+ * - record: note in the ledger what a person changed
  */
 export type StepKind =
   | 'wait'
@@ -298,7 +301,8 @@ export type StepKind =
   | 'delete'
   | 'adopt'
   | 'restore'
-  | 'abandon';
+  | 'abandon'
+  | 'record';
 /**
  * Class says what kind of failure an error is, and so what a caller does about it. Act on the class, never on the text. Persisted: values never change meaning.
  * - Unknown: look again before doing anything; never destroy on it
@@ -988,6 +992,10 @@ export interface Status {
    * as_of is the time of the answer on the engine's clock: ages count up to it, and it stands where the workflow last ran.
    */
   as_of: string;
+  /**
+   * source is "ledger" when the workflow was not asked, but the ledger read.
+   */
+  source?: string;
   state: State;
   /**
    * how long it has been in this state
@@ -1140,6 +1148,10 @@ export interface Deletion {
    */
   verified?: boolean;
   /**
+   * the destroying step was begun, so the ledger may hold the intent
+   */
+  tried?: boolean;
+  /**
    * exports that did not verify
    */
   rejected?: number;
@@ -1285,6 +1297,10 @@ export interface Why {
    * the time of the answer on the engine's clock
    */
   as_of: string;
+  /**
+   * "ledger" when the workflow was not asked, but the ledger read
+   */
+  source?: string;
   state: State;
   /**
    * why it is in this state

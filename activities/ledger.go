@@ -1,0 +1,110 @@
+package activities
+
+import (
+	"context"
+	"encoding/json"
+	"strings"
+
+	"github.com/openhands/boxkeeper/box"
+	"github.com/openhands/boxkeeper/exports"
+)
+
+// record appends to the workspace's ledger. The id makes a retry one entry.
+func (b *Boxes) record(ctx context.Context, t Target, kind exports.Kind, data any) error {
+	raw, err := json.Marshal(data)
+	if err != nil {
+		return box.Errorf(box.ClassInternal, "encode a ledger entry: %w", err)
+	}
+	_, err = b.Store.AppendLedger(ctx, t.Workspace, exports.Entry{
+		ID: t.Step + "-" + string(kind), Kind: kind, Epoch: max(t.Ref.Epoch, 1), Data: raw,
+	})
+	return err
+}
+
+// recordMarks is record for an entry that holds marks. Words in them that look
+// like a secret are left out: they must not keep a box from being suspended.
+func (b *Boxes) recordMarks(ctx context.Context, t Target, marks *box.Marks, kind exports.Kind, data func(*box.Marks) any) error {
+	if marks != nil {
+		t.Ref.Epoch = max(t.Ref.Epoch, marks.Epoch)
+	}
+	err := b.record(ctx, t, kind, data(marks))
+	if marks != nil && box.ClassOf(err) == box.ClassInvalid {
+		err = b.record(ctx, t, kind, data(marks.Bare()))
+	}
+	return err
+}
+
+// Record notes in the ledger what was changed since the last step that leaves
+// marks. It touches neither the box nor its provider, and may be repeated.
+// FailedPrecondition: the workspace is closed.
+func (b *Boxes) Record(ctx context.Context, in Target) (box.Outcome, error) {
+	return b.run(ctx, box.StepRecord, func(ctx context.Context) (box.Outcome, error) {
+		if in.Marks == nil {
+			return box.Outcome{}, box.Errorf(box.ClassInternal, "there is nothing to note")
+		}
+		// An execution that was given up would write what is not so any more.
+		if err := fenced(ctx); err != nil {
+			return box.Outcome{}, err
+		}
+		return box.Outcome{}, b.recordMarks(ctx, in, in.Marks, exports.KindMarks, func(m *box.Marks) any { return box.LedgerNote{Marks: m} })
+	})
+}
+
+// goneBefore reads the tombstone that an earlier attempt left: it was written
+// with the provider's proof, and its answer was lost.
+func (b *Boxes) goneBefore(ctx context.Context, in DeleteInput) (box.Observation, bool, error) {
+	closed, entry, err := b.Store.Closed(ctx, in.Workspace)
+	if !closed {
+		if class := box.ClassOf(err); class == box.ClassUnknown || class == box.ClassUnsupported {
+			err = nil // a damaged ledger does not keep a box that must go
+		}
+		return box.Observation{}, false, err
+	}
+	if entry.Kind != exports.KindDeleted {
+		return box.Observation{}, false, box.Errorf(box.ClassFailedPrecondition, "workspace %s was abandoned, so nothing is destroyed for it any more; look for its box at the provider", in.Workspace)
+	}
+	var last box.LedgerDeletion
+	if err := json.Unmarshal(entry.Data, &last); err != nil || last.Evidence == "" {
+		last.Evidence = "destroyed before: the ledger holds the tombstone"
+	}
+	return box.Observation{Ref: last.Ref, Phase: box.PhaseGone, Evidence: last.Evidence}, true, nil
+}
+
+// checkLedger refuses a box that the ledger does not allow: the workspace is
+// closed, or has had a later box.
+func (b *Boxes) checkLedger(ctx context.Context, in CreateInput) error {
+	entries, err := b.Store.Ledger(ctx, in.Spec.Workspace)
+	for _, e := range entries {
+		switch {
+		case e.Kind.Closes():
+			return box.Errorf(box.ClassFailedPrecondition, "workspace %s was closed (%s) and its id stays closed; use a new workspace id", in.Spec.Workspace, e.Kind)
+		case e.Epoch > in.Epoch:
+			return box.Errorf(box.ClassFailedPrecondition, "workspace %s has had box %d already and this would be box %d; \"boxkeeper fleet rebuild\" brings it back", in.Spec.Workspace, e.Epoch, in.Epoch)
+		}
+	}
+	return err
+}
+
+// checkOnlyBox refuses to close a workspace over a box that the ledger knows and
+// this workflow does not: one that was started anew after the loss of the engine
+// would else take a box that people worked in for one that nobody ever saw.
+func (b *Boxes) checkOnlyBox(ctx context.Context, in DeleteInput) error {
+	entries, err := b.Store.Ledger(ctx, in.Workspace)
+	if class := box.ClassOf(err); err != nil && class != box.ClassUnknown && class != box.ClassUnsupported {
+		return err
+	}
+	unseen := in.NeverReady && !in.WithoutHistory
+	for _, e := range entries {
+		if e.Epoch > in.Epoch || unseen && e.Kind == exports.KindCreated && e.Epoch == in.Epoch && runOf(e.ID) != runOf(in.Step+"-"+string(e.Kind)) {
+			return box.Errorf(box.ClassFailedPrecondition, "nothing was destroyed: the ledger of workspace %s knows box %d, which this workflow did not make; end the workflow out of order and run \"boxkeeper fleet rebuild %s\"", in.Workspace, e.Epoch, in.Workspace)
+		}
+	}
+	return nil
+}
+
+// runOf is the part of an entry's id that names the workflow's first run:
+// "e1-s2-RUN-created".
+func runOf(id string) string {
+	parts := strings.SplitN(id, "-", 3)
+	return parts[len(parts)-1]
+}
