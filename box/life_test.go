@@ -65,6 +65,7 @@ type world struct {
 	made      int       // epoch of the box that is there
 	stray     box.Phase // of the box with the id "stray", which nobody marked
 	strayAge  time.Duration
+	took      int // epoch that the stray box got
 	lastEpoch int
 	ledger    []box.LedgerEntry // as activities that never fail would write it
 	crash     crashPoint        // where the workflow is lost in its next step
@@ -148,7 +149,11 @@ func (w *world) answer(step box.Step) box.Outcome {
 	case box.StepAbandon:
 		return box.Outcome{}
 	case box.StepObserve:
-		return box.Outcome{Observation: w.seen()}
+		seen := w.seen()
+		if ref := w.facts.Ref; !ref.IsZero() && seen.Ref.Epoch != ref.Epoch { // another box of the workspace is there
+			seen = box.Observation{Ref: ref, Phase: box.PhaseGone, Evidence: "absent twice"}
+		}
+		return box.Outcome{Observation: seen}
 	case box.StepAdjust:
 		w.tell(w.facts.NativeWanted())
 		return box.Outcome{Observation: w.seen()}
@@ -235,7 +240,8 @@ func (w *world) adopted() box.Outcome {
 		return refused(box.ClassFailedPrecondition, "it is marked as another workspace's")
 	case ad.ID == "stray" && w.stray != "":
 		w.exists, w.phase, w.made, w.events, w.lastUse = true, w.stray, ad.Epoch, 7, w.now
-		w.stray = ""
+		w.stray, w.took = "", ad.Epoch
+	case ad.ID == "stray" && w.exists && w.made == w.took: // an earlier answer was lost
 	case w.exists && ad.ID == w.seen().Ref.ID:
 	default:
 		return refused(box.ClassNotFound, "no box has this id")

@@ -169,10 +169,13 @@ func (f *Facts) renewAt() (time.Time, bool) {
 // also before one that nothing but an event ends: keep and freeze included.
 func (f *Facts) orRenew(wait Step, now time.Time) Step {
 	at, ok := f.renewAt()
+	why := Reason{ReasonWall, "the provider destroys a suspended box after " + Duration(f.Capabilities.PausedLife).String() + ", so it is woken and suspended again; the paused TTL goes on"}
+	if f.tooEarly(StepResume, now) { // its next try must hide no earlier deadline
+		at, why = latest(at, f.Failure.RetryAt), f.retryReason()
+	}
 	if !ok || wait.Kind != StepWait || !wait.At.IsZero() && !at.Before(wait.At) {
 		return wait
 	}
-	why := Reason{ReasonWall, "the provider destroys a suspended box after " + Duration(f.Capabilities.PausedLife).String() + ", so it is woken and suspended again; the paused TTL goes on"}
 	if !now.Before(at) {
 		return Step{Kind: StepResume, Purpose: PurposeMaintenance, Reason: why, StoppedBy: "anyone who connects"}
 	}

@@ -67,8 +67,13 @@ func (f *Facts) due(now time.Time) Step {
 	}
 	return Step{
 		Kind: StepWait, Then: step.Kind, At: f.Failure.RetryAt, Purpose: step.Purpose,
-		Reason: Reason{ReasonFailed, fmt.Sprintf("%s failed %d times, last: %s", step.Kind, f.Failure.Count, f.Failure.Message)},
+		Reason: f.retryReason(),
 	}
+}
+
+// retryReason says what failed last and is tried again.
+func (f *Facts) retryReason() Reason {
+	return Reason{ReasonFailed, fmt.Sprintf("%s failed %d times, last: %s", f.Failure.Step, f.Failure.Count, f.Failure.Message)}
 }
 
 // tooEarly reports whether a step that failed is not to be tried again yet.

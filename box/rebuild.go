@@ -351,14 +351,15 @@ func (f *Facts) Revive(now time.Time) {
 	f.Outbox = Outbox{Number: int(now.Unix()), Settled: f.Outbox.Settled} // nor is a number of an event used twice
 	f.Reminders, f.RemindedAt = 0, time.Time{}
 	f.Began = latest(now, f.Began.Add(time.Millisecond)) // later than every step of the lost workflow; see [Fence]
-	if !f.Ref.IsZero() {
-		f.Adopt = nil // of another box: asked for again
-	}
 	f.IdleFloor = now
 	if at, ok := f.expiryAt(); ok && !now.Before(at.Add(-f.noticeLead())) {
 		f.ExpiryFloor = latest(f.ExpiryFloor, now.Add(f.noticeLead()))
 	}
 	f.Durable++ // what the first reading shows goes into the ledger
+	if f.Adopt != nil && !f.Adopt.Refused && !f.deletionDue() { // it may be marked as ours by now, so it is asked for again
+		f.move(now, StateCreating, why)
+		return
+	}
 	if !f.Ref.IsZero() {
 		f.Adopted = f.Adopted || !f.deletionDue() // unless it was to be destroyed, nobody wrote whether it ever was ready
 		f.Rebuilt = true

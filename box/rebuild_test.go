@@ -31,13 +31,18 @@ const skew = 5*time.Hour + 17*time.Minute
 
 func (w *world) append(kind box.LedgerKind, data any) {
 	w.t.Helper()
+	w.appendAt(w.facts.Epoch, kind, data)
+}
+
+func (w *world) appendAt(epoch int, kind box.LedgerKind, data any) {
+	w.t.Helper()
 	raw, err := json.Marshal(data)
 	if err != nil {
 		w.t.Fatal(err)
 	}
 	n := len(w.ledger) + 1
 	w.ledger = append(w.ledger, box.LedgerEntry{
-		Seq: n, ID: fmt.Sprintf("%s-%d", kind, n), Kind: kind, Epoch: w.facts.Epoch, At: w.now.Add(-skew), Data: raw,
+		Seq: n, ID: fmt.Sprintf("%s-%d", kind, n), Kind: kind, Epoch: epoch, At: w.now.Add(-skew), Data: raw,
 	})
 }
 
@@ -47,7 +52,9 @@ func (w *world) intent(step box.Step) {
 	m := w.facts.Marks(w.now)
 	switch step.Kind {
 	case box.StepCreate:
-		w.append(box.LedgerCreateIntent, box.LedgerCreate{Spec: w.facts.Spec, Marks: m})
+		w.append(box.LedgerCreateIntent, box.LedgerCreate{Spec: w.facts.SpecNow(), Marks: m})
+	case box.StepAdopt:
+		w.appendAt(w.facts.Adopt.Epoch, box.LedgerAdoptIntent, box.LedgerCreate{Spec: w.facts.SpecNow(), BoxID: w.facts.Adopt.ID, Marks: m})
 	case box.StepSuspend:
 		w.append(box.LedgerSuspendIntent, box.LedgerIntent{Ref: w.facts.Ref, Marks: m})
 	case box.StepResume:
@@ -61,7 +68,7 @@ func (w *world) intent(step box.Step) {
 			w.append(box.LedgerNoticed, box.LedgerNote{Due: step.At, Marks: m})
 		}
 	case box.StepWait, box.StepFinish, box.StepAwaitReady, box.StepObserve, box.StepScan, box.StepQuiesce, box.StepUndrain,
-		box.StepReclaim, box.StepExport, box.StepVerifyExport, box.StepAdjust:
+		box.StepReclaim, box.StepExport, box.StepVerifyExport, box.StepAdjust, box.StepRestore, box.StepAbandon:
 	}
 }
 
@@ -74,7 +81,15 @@ func (w *world) entry(step box.Step, out box.Outcome) {
 	row := w.facts.Capabilities
 	switch step.Kind {
 	case box.StepCreate:
-		w.append(box.LedgerCreated, box.LedgerCreate{Spec: w.facts.Spec, Observation: out.Observation, Capabilities: &row})
+		w.unread = false // it was looked for, and seen
+		w.append(box.LedgerCreated, box.LedgerCreate{Spec: w.facts.SpecNow(), Observation: out.Observation, Capabilities: &row})
+	case box.StepAdopt:
+		w.unread = false
+		w.appendAt(out.Observation.Ref.Epoch, box.LedgerAdopted, box.LedgerCreate{Spec: w.facts.SpecNow(), BoxID: w.facts.Adopt.ID, Observation: out.Observation, Capabilities: &row})
+	case box.StepRestore:
+		w.append(box.LedgerRestored, box.LedgerRestore{Ref: w.facts.Ref, Receipt: w.facts.Restoring.Receipt})
+	case box.StepAbandon:
+		w.append(box.LedgerAbandoned, box.LedgerAbandonment{Ref: w.facts.Ref, Abandonment: *w.facts.Abandonment})
 	case box.StepSuspend:
 		w.append(box.LedgerSuspended, out.Observation)
 	case box.StepResume:
@@ -135,7 +150,17 @@ func (w *world) rebuild() {
 		return
 	}
 	said := w.read()
-	if said.State == box.StateBoxArchived {
+	highest := 0 // of a box that somebody began to make
+	for _, e := range w.ledger {
+		if e.Kind != box.LedgerAdoptIntent {
+			highest = max(highest, e.Epoch)
+		}
+	}
+	if said.Epoch < highest || said.Epochs < highest {
+		w.t.Fatalf("the epoch is %d of %d given out, and the ledger knows of %d", said.Epoch, said.Epochs, highest)
+	}
+	w.lastEpoch = said.Epoch // an epoch of which nothing was begun is given out again
+	if said.State == box.StateBoxArchived || said.State == box.StateAbandoned {
 		if err := box.CheckRebuilt(&said, "demo"); box.ClassOf(err) != box.ClassFailedPrecondition {
 			w.t.Fatalf("a closed workspace may be rebuilt: %v", err)
 		}
@@ -155,7 +180,7 @@ func (w *world) rebuild() {
 	}
 	w.facts, w.unread = in.Rebuilt, true
 	w.facts.Revive(w.now)
-	if step := box.Next(w.facts, w.now); !w.facts.Ref.IsZero() && step.Kind != box.StepObserve {
+	if step := box.Next(w.facts, w.now); !w.facts.Ref.IsZero() && step.Kind != box.StepObserve && step.Kind != box.StepAdopt {
 		w.t.Fatalf("the first step is %s", step.Kind)
 	}
 }
@@ -172,6 +197,9 @@ func expiry(f *box.Facts) time.Time {
 func (w *world) compare(interrupted bool) {
 	w.t.Helper()
 	said, was := w.read(), w.facts
+	if was.State == box.StateLost || was.State == box.StateCreateFailed || was.State == box.StateCreating {
+		return // what came of it is for the reading
+	}
 	if said.Epoch != was.Epoch || said.Ref != was.Ref {
 		w.t.Fatalf("box %d %+v was %d %+v", said.Epoch, said.Ref, was.Epoch, was.Ref)
 	}
