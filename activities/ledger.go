@@ -71,15 +71,24 @@ func (b *Boxes) goneBefore(ctx context.Context, in DeleteInput) (box.Observation
 }
 
 // checkLedger refuses a box that the ledger does not allow: the workspace is
-// closed, or has had a later box.
+// closed, has had a later box, or is somebody else's. An id that the engine has
+// forgotten is free for the engine, and the ledger remembers whose it is.
 func (b *Boxes) checkLedger(ctx context.Context, in CreateInput) error {
 	entries, err := b.Store.Ledger(ctx, in.Spec.Workspace)
 	for _, e := range entries {
 		switch {
 		case e.Kind.Closes():
 			return box.Errorf(box.ClassFailedPrecondition, "workspace %s was closed (%s) and its id stays closed; use a new workspace id", in.Spec.Workspace, e.Kind)
-		case e.Epoch > in.Epoch:
+		case e.Epoch > in.Epoch && e.Kind != exports.KindAdoptIntent: // what was only asked for is no box
 			return box.Errorf(box.ClassFailedPrecondition, "workspace %s has had box %d already and this would be box %d; \"boxkeeper fleet rebuild\" brings it back", in.Spec.Workspace, e.Epoch, in.Epoch)
+		case e.Kind == exports.KindCreateIntent || e.Kind == exports.KindAdoptIntent:
+			var was box.LedgerCreate
+			if json.Unmarshal(e.Data, &was) != nil || was.Spec.Workspace == "" {
+				continue // a damaged entry is told by its reader
+			}
+			if was.Spec.Owner != in.Spec.Owner || was.Spec.Provider != in.Spec.Provider {
+				return box.Errorf(box.ClassFailedPrecondition, "workspace %s is another owner's, or lives at another provider, by its ledger; use a new workspace id", in.Spec.Workspace)
+			}
 		}
 	}
 	return err
@@ -95,7 +104,8 @@ func (b *Boxes) checkOnlyBox(ctx context.Context, in DeleteInput) error {
 	}
 	unseen := in.NeverReady && !in.WithoutHistory
 	for _, e := range entries {
-		if e.Epoch > in.Epoch || unseen && e.Kind == exports.KindCreated && e.Epoch == in.Epoch && runOf(e.ID) != runOf(in.Step+"-"+string(e.Kind)) {
+		theirs := e.Kind == exports.KindCreated || e.Kind == exports.KindAdopted
+		if e.Epoch > in.Epoch && e.Kind != exports.KindAdoptIntent || unseen && theirs && e.Epoch == in.Epoch && runOf(e.ID) != runOf(in.Step+"-"+string(e.Kind)) {
 			return box.Errorf(box.ClassFailedPrecondition, "nothing was destroyed: the ledger of workspace %s knows box %d, which this workflow did not make; end the workflow out of order and run \"boxkeeper fleet rebuild %s\"", in.Workspace, e.Epoch, in.Workspace)
 		}
 	}

@@ -168,7 +168,7 @@ func TestScenario76CreateAsksTheLedgerRightBeforeTheProvider(t *testing.T) {
 				}
 			}
 			failure := fails(r, box.ClassFailedPrecondition, r.boxes.Create, in)
-			if !strings.Contains(failure.Message, row.says) || !failure.NotBegun || r.calls(fakebox.OpCreate) != 0 {
+			if !strings.Contains(failure.Message, row.says) || failure.NotBegun || r.calls(fakebox.OpCreate) != 0 {
 				t.Errorf("it says %q, not begun %v; the provider was asked %d times", failure.Message, failure.NotBegun, r.calls(fakebox.OpCreate))
 			}
 		})
@@ -215,4 +215,39 @@ func TestABoxOfALostWorkflowIsNotTakenForOneThatNobodySaw(t *testing.T) {
 	}
 	in.WithoutHistory = true // an accepted loss is one of this box, not of the next
 	fails(r, box.ClassFailedPrecondition, r.boxes.Delete, in)
+}
+
+// The engine forgot who had the id: the ledger did not, and neither the create
+// nor the delete of somebody else reaches the box that is there.
+func TestAnIdOfAnotherOwnerIsNotTakenOver(t *testing.T) {
+	t.Parallel()
+	for what, change := range map[string]func(*box.Spec){
+		"another owner":    func(s *box.Spec) { s.Owner = "eve" },
+		"nobody in person": func(s *box.Spec) { s.Owner = "" },
+	} {
+		t.Run(what, func(t *testing.T) {
+			t.Parallel()
+			r := newRig(t, nil)
+			do(r, r.boxes.Create, creating("e1-s1-aaaaaaaa"))
+			r.write(agentservertest.Conversation{Events: events(3)})
+			in := creating("e1-s1-bbbbbbbb")
+			change(&in.Spec)
+			before := r.calls(fakebox.OpCreate)
+			failure := fails(r, box.ClassFailedPrecondition, r.boxes.Create, in)
+			for _, entry := range r.ledger() {
+				if strings.Contains(entry, "bbbbbbbb") {
+					t.Errorf("the ledger of the first owner records %s", entry)
+				}
+			}
+			if !strings.Contains(failure.Message, "another owner's") || r.calls(fakebox.OpCreate) != before {
+				t.Errorf("it says %q after %d calls", failure.Message, r.calls(fakebox.OpCreate)-before)
+			}
+			fails(r, box.ClassFailedPrecondition, r.boxes.Delete, activities.DeleteInput{
+				Target: activities.Target{Workspace: workspace, Step: "e1-s2-bbbbbbbb"}, Spec: in.Spec, Epoch: 1, NeverReady: true, By: "eve",
+			})
+			if r.phase() != box.PhaseRunning || r.calls(fakebox.OpDelete) != 0 {
+				t.Errorf("the first owner's box is %s", r.phase())
+			}
+		})
+	}
 }

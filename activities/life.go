@@ -40,13 +40,17 @@ func (b *Boxes) Create(ctx context.Context, in CreateInput) (box.Outcome, error)
 		if err != nil {
 			return box.Outcome{}, notBegun{err}
 		}
+		// Before the intent, which would stand in a ledger that is not ours, and
+		// again: another workflow may close the workspace while it is written.
+		if err := b.checkLedger(ctx, in); err != nil {
+			return box.Outcome{}, unlessDefinite(err)
+		}
 		intent := func(m *box.Marks) any { return box.LedgerCreate{Spec: in.Spec, Marks: m} }
 		if err := b.recordMarks(ctx, t, in.Marks, exports.KindCreateIntent, intent); err != nil {
 			return box.Outcome{}, err
 		}
-		// Another workflow may have closed the workspace while this was written.
 		if err := b.checkLedger(ctx, in); err != nil {
-			return box.Outcome{}, notBegun{err}
+			return box.Outcome{}, unlessDefinite(err)
 		}
 		if err := fenced(ctx); err != nil {
 			return box.Outcome{}, err

@@ -129,6 +129,9 @@ func (d *Driver) judge(name string, rec *record, seen *sight) {
 		say(box.PhaseRunning, rec.StartedAt, "process %d runs", seen.leader.pid)
 	case count > 0 && rec.Intent == intentSuspend:
 		say(box.PhaseRunning, rec.StartedAt, "a suspend began and is not finished: %d processes are left", count)
+	case count > 0 && rec.Process == nil && d.place.busy(name):
+		// Seen between its fork and its session: it leads none yet.
+		say(box.PhaseStarting, time.Time{}, "it is being started")
 	case count > 0:
 		say(box.PhaseFailed, time.Time{}, "%s; %d processes are left", d.exit(name, rec), count)
 	case rec.Intent == intentSuspend && rec.Kind == SuspendFreeze:
