@@ -355,7 +355,7 @@ func (f *Facts) Revive(now time.Time) {
 	if at, ok := f.expiryAt(); ok && !now.Before(at.Add(-f.noticeLead())) {
 		f.ExpiryFloor = latest(f.ExpiryFloor, now.Add(f.noticeLead()))
 	}
-	f.Durable++ // what the first reading shows goes into the ledger
+	f.Durable++                                                 // what the first reading shows goes into the ledger
 	if f.Adopt != nil && !f.Adopt.Refused && !f.deletionDue() { // it may be marked as ours by now, so it is asked for again
 		f.move(now, StateCreating, why)
 		return
