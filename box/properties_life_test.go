@@ -41,7 +41,7 @@ type trial struct {
 	agreed   map[string]bool     // tokens that were confirmed in time and not taken back
 	waived   map[string]bool     // of these, the loss was accepted
 	verified map[string]bool     // tokens for which the export was read back since the last one was taken
-	ready    bool                // its agent-server ever answered
+	ready    bool                // its agent-server answered, and people could get in
 	held     map[string]time.Time
 	wanted   bool // a wake was asked for since it was suspended last
 }
@@ -144,7 +144,9 @@ func (x *trial) happened(step box.Step, out box.Outcome) {
 	if out.Failed != nil {
 		return
 	}
-	x.ready = x.ready || out.Ready || out.Use != nil
+	// An answer that comes after a deletion was agreed lets nobody in.
+	d := x.w.facts.Deletion
+	x.ready = x.ready || out.Ready && (d == nil || !d.Confirmed) || out.Use != nil
 	switch step.Kind {
 	case box.StepExport:
 		clear(x.verified)

@@ -357,6 +357,9 @@ func (f *Facts) Revive(now time.Time) {
 	}
 	f.Durable++                                                 // what the first reading shows goes into the ledger
 	if f.Adopt != nil && !f.Adopt.Refused && !f.deletionDue() { // it may be marked as ours by now, so it is asked for again
+		if !f.Ref.IsZero() {
+			f.Adopt.From = StateUnknown // if it is not to be had, the box before is read
+		}
 		f.move(now, StateCreating, why)
 		return
 	}

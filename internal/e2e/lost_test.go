@@ -28,8 +28,6 @@ func (i *installation) loses(workspace string) {
 	require.Zero(i.t, code)
 	s := i.await(workspace, within, box.StateSuspended)
 	require.NoError(i.t, os.RemoveAll(i.boxDir(s)))
-	_, code = i.run("box", "resume", workspace)
-	require.Zero(i.t, code)
 	i.await(workspace, within, box.StateLost)
 }
 
@@ -96,7 +94,7 @@ func TestABoxIsAdoptedAndAnotherAbandoned(t *testing.T) {
 	i := newInstallation(t)
 	i.written("first", "--idle", "1h") // the provider's directory is there
 	stray := filepath.Join(i.dir, "boxes", "local", "boxes", "an-old-session")
-	require.NoError(t, os.MkdirAll(stray, 0o700))
+	require.NoError(t, os.MkdirAll(filepath.Join(stray, "conversations"), 0o700))
 	id, err := agentservertest.WriteConversation(filepath.Join(stray, "conversations"), agentservertest.Conversation{
 		Events: []agentservertest.Event{{Text: "from before"}},
 	})
@@ -104,14 +102,21 @@ func TestABoxIsAdoptedAndAnotherAbandoned(t *testing.T) {
 	_, code := i.run("box", "adopt", "local", "an-old-session", "--workspace", "found", "--owner", "ann")
 	require.Zero(t, code)
 	s := i.await("found", within, box.StateSuspended)
-	require.Equal(t, "an-old-session", s.Ref.ID)
-	require.DirExists(t, stray, "nothing was woken or moved")
-	i.refused("box", "adopt", "local", "an-old-session", "--workspace", "thief")
+	require.DirExists(t, filepath.Join(i.boxDir(s), "conversations", id), "what was in it is in it")
+	require.Len(t, i.boxPids(), 1, "nothing was woken")
+	_, code = i.run("box", "adopt", "local", s.Ref.ID, "--workspace", "thief", "--owner", "eve")
+	require.Zero(t, code)
+	require.Contains(t, i.await("thief", within, box.StateCreateFailed).Reason.Text, "was not taken over")
 	loss := answerOf[box.Loss](i, "box", "delete", "found")
 	require.False(t, loss.Covered, "somebody may have worked in it")
 	_, code = i.run("box", "confirm", "found", "--token", loss.Token, "--wait")
+	require.Equal(t, 7, code, "nobody had seen what is in it: it was read and exported, and must be confirmed anew")
+	loss = answerOf[box.Loss](i, "box", "delete", "found")
+	require.True(t, loss.Covered)
+	require.Equal(t, 1, loss.Events)
+	_, code = i.run("box", "confirm", "found", "--token", loss.Token, "--wait")
 	require.Zero(t, code)
-	require.NoDirExists(t, stray)
+	require.NoDirExists(t, i.boxDir(s))
 	i.requireHistory("found", id, 1)
 	i.golden("found", "adopted")
 

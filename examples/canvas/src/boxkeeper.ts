@@ -229,14 +229,14 @@ export class BoxkeeperClient {
   }
 
   /**
-   * Takes a request or a confirmation back, and waits for what became of it. Still
-   * accepted in the answer means that it was too late. Undefined: there was nothing
-   * to take back.
+   * Takes a request or a confirmation back, and waits for what became of it:
+   * accepted when the deletion is off, refused when there was none or it was too
+   * late. May be repeated.
    */
   async cancelDelete(workspace: string, cancel: Carried<'cancel-delete'> = {}): Promise<Confirmation | undefined> {
     const before = (await this.status(workspace)).last_confirmation?.at;
     await this.signal(workspace, signals.cancelDelete, cancel);
-    return (await this.until(workspace, (s) => s.last_confirmation?.at !== before || s.deletion === undefined, this.patience)).last_confirmation;
+    return (await this.until(workspace, (s) => s.last_confirmation?.cancel === true && (s.last_confirmation.at !== before || s.deletion === undefined), this.patience)).last_confirmation;
   }
 
   /** Reports use outside of a hold. Send it when use starts and then at most every 30 s. */

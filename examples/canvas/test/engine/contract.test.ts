@@ -193,7 +193,8 @@ test('workspaces are found by state, owner and what is due', async () => {
 
 test('a lost or late deletion is told from one that was agreed', async () => {
   const workspace = await running('asked');
-  assert.equal(await boxes.cancelDelete(workspace), undefined, 'there was nothing to take back');
+  const nothing = await boxes.cancelDelete(workspace);
+  assert.deepEqual([nothing?.accepted, nothing?.reason.code], [false, 'refused'], 'there was nothing to take back');
   const loss = await boxes.requestDelete(workspace, { undo: '1h' });
   const wrong = await boxes.confirmDelete(workspace, { token: '00000' });
   assert.deepEqual([wrong?.accepted, wrong?.reason.code], [false, 'refused']);
@@ -202,6 +203,6 @@ test('a lost or late deletion is told from one that was agreed', async () => {
   const repeated = await boxes.confirmDelete(workspace, { token: loss.confirmation_token, by: owner });
   assert.deepEqual(repeated, accepted, 'repeating a confirmation is safe');
   const back = await boxes.cancelDelete(workspace, { by: owner });
-  assert.deepEqual([back?.accepted, back?.reason.code], [false, 'cancelled']);
+  assert.deepEqual([back?.accepted, back?.cancel, back?.by, back?.reason.code], [true, true, owner, 'cancelled']);
   assert.equal((await boxes.status(workspace)).deletion, undefined);
 });
