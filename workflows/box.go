@@ -2,6 +2,7 @@ package workflows
 
 import (
 	"encoding/json"
+	"fmt"
 	"time"
 
 	"go.temporal.io/sdk/log"
@@ -23,13 +24,26 @@ func Box(ctx workflow.Context, input json.RawMessage) error {
 	ctx, _ = workflow.NewDisconnectedContext(ctx)
 	var in box.Input
 	if err := box.Decode(input, &in); err != nil {
-		return refusal(err)
+		return unreadable(input, err)
 	}
 	w, err := newLoop(ctx, in)
 	if err != nil {
 		return err
 	}
 	return w.run()
+}
+
+// unreadable refuses an input. A run that continues another one must not end
+// over it, or its box would have no owner: its task fails instead, and is tried
+// again until a worker comes that can read it.
+func unreadable(input json.RawMessage, err error) error {
+	var first struct {
+		Carried json.RawMessage `json:"carried"`
+	}
+	if input == nil || json.Unmarshal(input, &first) == nil && len(first.Carried) > 0 {
+		panic(fmt.Sprintf("what the run before carried cannot be read by this worker; go back to a newer one: %s", err))
+	}
+	return refusal(err)
 }
 
 // loop is one run. Its fields are rebuilt from the facts in each run.
@@ -56,7 +70,7 @@ func newLoop(ctx workflow.Context, in box.Input) (*loop, error) {
 	switch {
 	case in.Carried != nil:
 		if err := box.CheckCarried(in.Carried, in.Spec); err != nil {
-			return nil, refusal(err)
+			return nil, unreadable(nil, err)
 		}
 		w.facts = in.Carried
 	case in.Rebuilt != nil:

@@ -1,6 +1,7 @@
 package workflows_test
 
 import (
+	"errors"
 	"reflect"
 	"slices"
 	"strings"
@@ -10,8 +11,10 @@ import (
 	"go.temporal.io/sdk/client"
 	"go.temporal.io/sdk/temporal"
 	"go.temporal.io/sdk/testsuite"
+	"go.temporal.io/sdk/workflow"
 
 	"github.com/openhands/boxkeeper/box"
+	"github.com/openhands/boxkeeper/workflows"
 )
 
 const (
@@ -335,5 +338,30 @@ func TestARestoredEngineGetsItsBoxesBack(t *testing.T) {
 	_ = p.run()
 	if p.box.phase != box.PhaseSuspended {
 		t.Errorf("the box is %s", p.box.phase)
+	}
+}
+
+// A worker that is older than what was carried, after a downgrade, must not end
+// the workflow: its box would have no owner. The task fails and is tried again.
+func TestWhatCannotBeReadEndsNoContinuedRun(t *testing.T) {
+	t.Parallel()
+	spec := map[string]any{"version": 1, "workspace": "demo", "provider": "local"}
+	for name, input := range map[string]map[string]any{
+		"of another form":    {"spec": spec, "carried": "a text"},
+		"of another version": {"spec": spec, "carried": map[string]any{"spec": map[string]any{"version": 2, "workspace": "demo", "provider": "local"}}},
+		"a first start":      {"spec": "a text"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			suite := testsuite.WorkflowTestSuite{}
+			env := suite.NewTestWorkflowEnvironment()
+			env.RegisterWorkflowWithOptions(workflows.Box, workflow.RegisterOptions{Name: box.WorkflowType})
+			env.ExecuteWorkflow(box.WorkflowType, input)
+			err := env.GetWorkflowError()
+			panicked := (*temporal.PanicError)(nil)
+			if got := errors.As(err, &panicked); err == nil || got != (name != "a first start") {
+				t.Errorf("it ends with %v", err)
+			}
+		})
 	}
 }
