@@ -38,6 +38,9 @@ func (b *Boxes) Adopt(ctx context.Context, in AdoptInput) (box.Outcome, error) {
 			return box.Outcome{}, err
 		}
 		t := Target{Workspace: in.Spec.Workspace, Ref: box.Ref{Epoch: in.Epoch}, Step: in.Step}
+		if err := b.checkClaim(ctx, CreateInput{Spec: in.Spec, Epoch: in.Epoch}, in.BoxID); err != nil {
+			return box.Outcome{}, unlessDefinite(err)
+		}
 		intent := func(m *box.Marks) any { return box.LedgerCreate{Spec: in.Spec, BoxID: in.BoxID, Marks: m} }
 		if err := b.recordMarks(ctx, t, in.Marks, exports.KindAdoptIntent, intent); err != nil {
 			return box.Outcome{}, unlessDefinite(err)

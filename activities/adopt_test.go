@@ -59,7 +59,15 @@ func TestAdoptRefuses(t *testing.T) {
 	replaced.Epoch, replaced.Least = 3, 2
 	failure = fails(r, box.ClassFailedPrecondition, r.boxes.Adopt, replaced)
 	require.Contains(t, failure.Message, "epoch 1, which was replaced")
-	fails(r, box.ClassNotFound, r.boxes.Adopt, adopting("fb-99", "e1-s3"))
+	failure = fails(r, box.ClassFailedPrecondition, r.boxes.Adopt, adopting("fb-99", "e1-s3"))
+	require.Contains(t, failure.Message, "has box 1 already", "it must not be forgotten")
+	absent := adopting("fb-99", "e2-s3")
+	absent.Epoch = 2
+	fails(r, box.ClassNotFound, r.boxes.Adopt, absent)
+	theirs := adopting("fb-98", "e2-s5")
+	theirs.Epoch, theirs.Spec.Owner = 2, "eve"
+	failure = fails(r, box.ClassFailedPrecondition, r.boxes.Adopt, theirs)
+	require.Contains(t, failure.Message, "another owner's")
 	wrong := adopting(target.Ref.ID, "e1-s4")
 	wrong.WorkflowID = "box/another"
 	fails(r, box.ClassInvalid, r.boxes.Adopt, wrong)

@@ -74,6 +74,12 @@ func (b *Boxes) goneBefore(ctx context.Context, in DeleteInput) (box.Observation
 // closed, has had a later box, or is somebody else's. An id that the engine has
 // forgotten is free for the engine, and the ledger remembers whose it is.
 func (b *Boxes) checkLedger(ctx context.Context, in CreateInput) error {
+	return b.checkClaim(ctx, in, "")
+}
+
+// checkClaim is checkLedger; with the id of a box that is to be adopted it also
+// refuses where another box has that epoch.
+func (b *Boxes) checkClaim(ctx context.Context, in CreateInput, adopt string) error {
 	entries, err := b.Store.Ledger(ctx, in.Spec.Workspace)
 	for _, e := range entries {
 		switch {
@@ -81,6 +87,11 @@ func (b *Boxes) checkLedger(ctx context.Context, in CreateInput) error {
 			return box.Errorf(box.ClassFailedPrecondition, "workspace %s was closed (%s) and its id stays closed; use a new workspace id", in.Spec.Workspace, e.Kind)
 		case e.Epoch > in.Epoch && e.Kind != exports.KindAdoptIntent: // what was only asked for is no box
 			return box.Errorf(box.ClassFailedPrecondition, "workspace %s has had box %d already and this would be box %d; \"boxkeeper fleet rebuild\" brings it back", in.Spec.Workspace, e.Epoch, in.Epoch)
+		case adopt != "" && e.Epoch == in.Epoch && (e.Kind == exports.KindCreated || e.Kind == exports.KindAdopted):
+			var was box.LedgerCreate
+			if json.Unmarshal(e.Data, &was) != nil || was.Observation.Ref.ID != adopt && was.BoxID != adopt {
+				return box.Errorf(box.ClassFailedPrecondition, "workspace %s has box %d already by its ledger; \"boxkeeper fleet rebuild\" brings it back", in.Spec.Workspace, e.Epoch)
+			}
 		case e.Kind == exports.KindCreateIntent || e.Kind == exports.KindAdoptIntent:
 			var was box.LedgerCreate
 			if json.Unmarshal(e.Data, &was) != nil || was.Spec.Workspace == "" {
@@ -104,6 +115,10 @@ func (b *Boxes) checkOnlyBox(ctx context.Context, in DeleteInput) error {
 	}
 	unseen := in.NeverReady && !in.WithoutHistory
 	for _, e := range entries {
+		var made box.LedgerCreate
+		if e.Kind == exports.KindCreated && json.Unmarshal(e.Data, &made) == nil && !in.Ref.IsZero() && made.Observation.Ref.ID == in.Ref.ID {
+			continue // the very box, brought back by a rebuild
+		}
 		theirs := e.Kind == exports.KindCreated || e.Kind == exports.KindAdopted
 		if e.Epoch > in.Epoch && e.Kind != exports.KindAdoptIntent || unseen && theirs && e.Epoch == in.Epoch && runOf(e.ID) != runOf(in.Step+"-"+string(e.Kind)) {
 			return box.Errorf(box.ClassFailedPrecondition, "nothing was destroyed: the ledger of workspace %s knows box %d, which this workflow did not make; end the workflow out of order and run \"boxkeeper fleet rebuild %s\"", in.Workspace, e.Epoch, in.Workspace)

@@ -162,6 +162,10 @@ func (f *Facts) SetPolicy(r SetPolicyAsk, now time.Time) SetPolicyAnswer {
 		if at, ok := f.expiryAt(); ok && (!had || at.Before(old)) {
 			f.ExpiryFloor = latest(f.ExpiryFloor, now.Add(max(f.Policy.Grace, f.Policy.Notice).Std()))
 		}
+		if at, ok := f.expiryAt(); f.Deletion != nil && f.Deletion.ByPolicy && !f.Deletion.Committed && !f.Deletion.Unclear &&
+			(f.Policy.OnExpiry != OnExpiryDelete || !ok || at.After(now)) {
+			f.voidDeletion(Reason{ReasonPolicyChanged, "the policy was changed; it does not delete the box now"}, now)
+		}
 		if at, ok := f.expiryAt(); f.State == StateAwaitingConfirm && (!ok || at.After(now)) {
 			f.move(now, StateSuspended, Reason{ReasonPolicyChanged, "the policy was changed; it is not expired any more"})
 		}

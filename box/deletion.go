@@ -111,7 +111,7 @@ func (f *Facts) undoMeetsWall(now time.Time) bool {
 	if f.Capabilities.PausedLife == 0 || f.Deletion.Undo == 0 {
 		return false
 	}
-	since := f.SuspendedSince
+	since := f.SuspendedAt // the provider's clock, which a renewal starts anew
 	if since.IsZero() {
 		since = now
 	}

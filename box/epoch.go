@@ -110,6 +110,7 @@ func (f *Facts) Replace(r Request, now time.Time) ActionAnswer {
 	who := orElse(r.By, unnamed)
 	if f.State != StateLost && f.State != StateCreateFailed {
 		f.Restoring = nil
+		f.Durable++
 		f.note(now, Reason{ReasonReplaced, "taken as it is, without its history, by " + who})
 		return f.answer("the new box is taken as it is; the history stays readable in the export store")
 	}
@@ -162,7 +163,7 @@ func (f *Facts) awaitRestore(now time.Time) {
 }
 
 func (f *Facts) applyRestored(use *Use, now time.Time) {
-	if f.deletionDue() || f.State != StateStarting {
+	if f.deletionDue() || f.State != StateStarting || f.Restoring == nil {
 		return // nobody gets in any more, or it was taken as it is
 	}
 	f.Restoring = nil

@@ -248,6 +248,9 @@ func (f *Facts) applyObserved(seen Observation, now time.Time) {
 	atRest := f.State == StateSuspended || f.State == StateAwaitingConfirm || f.State == StateUndoWindow || f.State == StateDeleteBlocked
 	switch seen.Phase {
 	case PhaseGone:
+		if f.SuspendedSince.IsZero() {
+			f.doubtScan() // who knows what was said in it last
+		}
 		if f.Failure != nil && (f.Failure.Step == StepSuspend || f.Failure.Step == StepResume) {
 			f.Failure = nil // that was why
 		}
@@ -293,7 +296,10 @@ func (f *Facts) applyObserved(seen Observation, now time.Time) {
 			f.ResumeWanted = nil
 		case f.State == StateUnknown && f.AwakeSince.IsZero(), f.State == StateStarting:
 			f.move(now, StateStarting, Reason{ReasonSeenAtProvider, evidence})
-		case f.State == StateUnknown, f.State == StateLost:
+		case f.State == StateLost:
+			f.UndrainOwed = true
+			f.wake(now, Reason{ReasonSeenAtProvider, "it is there again: " + evidence})
+		case f.State == StateUnknown:
 			f.move(now, StateRunning, Reason{ReasonSeenAtProvider, evidence})
 		case f.State == StateDeleting: // it goes on from a running box: last look, export, the call
 			f.wake(now, Reason{ReasonSeenAtProvider, "not destroyed, it runs at its provider: " + evidence})

@@ -214,10 +214,11 @@ func (s Step) LeavesMarks() bool {
 	return false
 }
 
-// recordFirst puts the record of what a person changed before a wait. A step
-// that is tried again leaves the marks itself, so nothing that fails is touched.
+// recordFirst puts the record of what a person changed before a wait, but not
+// before one for the next try of a step: there is one place for what failed, and
+// two steps that fail in turn would never wait.
 func (f *Facts) recordFirst(wait Step, now time.Time) Step {
-	if f.Recorded == f.Durable || f.Failure != nil && f.Failure.Step != StepRecord {
+	if f.Recorded == f.Durable || f.Failure != nil && f.Failure.Step != StepRecord && wait.Reason.Code == ReasonFailed {
 		return wait
 	}
 	if f.tooEarly(StepRecord, now) {

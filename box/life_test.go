@@ -350,7 +350,7 @@ func (w *world) check(step box.Step) {
 		w.t.Fatalf("in %s: nobody is named who can stop the wait %q", f.State, step.Reason.Text)
 	}
 	if d := f.Deletion; d != nil && d.Committed && step.Kind != box.StepDelete && step.Kind != box.StepFinish && step.Upcoming() != box.StepAbandon && step.Then != box.StepDelete &&
-		(!d.Unclear || step.Upcoming() != box.StepObserve) { // a reading ends the doubt, and changes nothing
+		(!d.Unclear || step.Upcoming() != box.StepObserve) && step.Upcoming() != box.StepRecord { // a reading ends the doubt, and changes nothing
 		w.t.Fatalf("in %s: %s after the provider was told to destroy the box%s", f.State, step.Kind, w.told())
 	}
 	w.checkEpoch()

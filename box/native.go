@@ -173,6 +173,14 @@ func (f *Facts) orRenew(wait Step, now time.Time) Step {
 	if f.tooEarly(StepResume, now) { // its next try must hide no earlier deadline
 		at, why = latest(at, f.Failure.RetryAt), f.retryReason()
 	}
+	if wait.Kind == StepNotify { // a notice that nobody takes must not keep the box from being kept
+		switch {
+		case ok && !now.Before(at):
+			wait = Step{Kind: StepWait}
+		case f.tooEarly(StepNotify, now):
+			wait = Step{Kind: StepWait, Then: StepNotify, At: f.Failure.RetryAt, Reason: f.retryReason(), StoppedBy: wait.StoppedBy}
+		}
+	}
 	if !ok || wait.Kind != StepWait || !wait.At.IsZero() && !at.Before(wait.At) {
 		return wait
 	}

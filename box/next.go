@@ -111,9 +111,9 @@ func (f *Facts) choose(now time.Time) Step {
 	case StateSuspended, StateAwaitingConfirm:
 		return f.orRenew(f.nextSuspended(now), now)
 	case StateUndoWindow:
-		return f.nextUndo()
+		return f.orRenew(f.nextUndo(), now)
 	case StateExporting:
-		return f.nextDeletion()
+		return f.orRenew(f.nextDeletion(), now)
 	case StateDeleting:
 		return f.onHold(Step{Kind: StepDelete, Reason: Reason{ReasonConfirmed, "destroy the box; its export was read back"}, StoppedBy: "nobody: the provider was told"})
 	case StateDeleteBlocked:
@@ -121,7 +121,7 @@ func (f *Facts) choose(now time.Time) Step {
 		if f.Frozen {
 			at = time.Time{}
 		}
-		return Step{Kind: StepWait, Then: StepResume, At: at, Reason: Reason{ReasonExportImpossible, "the deletion waits: " + f.failureText("no export covers the last use")}, StoppedBy: "owner: cancel-delete, resume, or a confirmation without history"}
+		return f.orRenew(Step{Kind: StepWait, Then: StepResume, At: at, Reason: Reason{ReasonExportImpossible, "the deletion waits: " + f.failureText("no export covers the last use")}, StoppedBy: "owner: cancel-delete, resume, or a confirmation without history"}, now)
 	case StateLost:
 		return Step{Kind: StepWait, Reason: Reason{ReasonGoneAtProvider, "the box is gone without us; a person must decide"}, StoppedBy: "owner: restore, replace, or request-delete, which closes the workspace"}
 	case StateCreateFailed:
@@ -380,7 +380,8 @@ func (f *Facts) nextDeletion() Step {
 // call, a deletion to its cancellation.
 func Interrupts(f *Facts, running Step) bool {
 	if running.Ask != nil {
-		return f.Abandonment != nil || !f.Frozen && (f.deletionDue() || f.SuspendWanted != nil)
+		held := f.Hold != nil && running.Kind == StepReclaim && !running.Ask.Reclaim.DryRun
+		return held || f.Abandonment != nil || !f.Frozen && (f.deletionDue() || f.SuspendWanted != nil)
 	}
 	switch running.Kind {
 	case StepVerifyExport:

@@ -176,6 +176,10 @@ func (f *Facts) Apply(step Step, out Outcome, now time.Time) {
 		f.Holders, f.Sequence, f.ResumeWanted, f.SuspendWanted = nil, nil, nil, nil
 		f.failAsks(ClassFailedPrecondition, "the box was deleted meanwhile; its history stays readable")
 		f.dropAdopt("the workspace was deleted meanwhile; adopt the box under another workspace id")
+		if f.Abandonment != nil {
+			f.finish(Ask{ID: f.Abandonment.RequestID}, Result{Class: ClassFailedPrecondition, Error: "the box was destroyed meanwhile, so there is nothing to abandon"})
+			f.Abandonment = nil
+		}
 	case StepAdopt:
 		f.applyAdopted(out, now)
 	case StepRestore:
@@ -218,6 +222,9 @@ func (f *Facts) wake(now time.Time, why Reason) {
 		f.awaitRestore(now)
 		return
 	}
+	if !f.SuspendedSince.IsZero() {
+		f.Durable++ // the ledger must not call it suspended any more
+	}
 	f.AwakeSince, f.WallFloor = now, time.Time{}
 	f.LastUse = latest(f.LastUse, now)
 	f.SuspendedSince, f.PausedClock, f.ExpiryFloor, f.NoticedFor = time.Time{}, time.Time{}, time.Time{}, time.Time{}
@@ -237,8 +244,12 @@ func (f *Facts) applyResumed(step Step, out Outcome, now time.Time) {
 		f.fail(step, StepFailure{Class: ClassUnavailable, Message: "it is up, but its agent-server does not answer yet"}, now)
 	case step.Purpose == PurposeMaintenance && f.ResumeWanted == nil && len(f.Holders) == 0:
 		f.move(now, StateMaintenanceWake, step.Reason)
-	default:
+	case step.Purpose == PurposeMaintenance:
 		f.wake(now, step.Reason)
+	default: // the entry of the resume itself tells it
+		noted := f.Durable
+		f.wake(now, step.Reason)
+		f.Durable = noted
 	}
 }
 

@@ -366,8 +366,8 @@ func (f *Facts) Revive(now time.Time) {
 	if !f.Ref.IsZero() {
 		f.Adopted = f.Adopted || !f.deletionDue() // unless it was to be destroyed, nobody wrote whether it ever was ready
 		f.Rebuilt = true
-		f.UndrainOwed = f.SuspendedSince.IsZero() // a drain may have been on
-		if f.SuspendedSince.IsZero() {
+		f.UndrainOwed = f.SuspendedSince.IsZero()    // a drain may have been on
+		if f.SuspendedSince.IsZero() || f.WakeOwed { // a user may have come to a wake of ours, and nobody wrote that
 			f.doubtScan()     // it was awake
 			f.TurnEnded = now // and worked in, perhaps, since its newest export
 		}

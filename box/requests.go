@@ -115,7 +115,16 @@ func (f *Facts) Connect(r ConnectRequest, now time.Time) ConnectAnswer {
 	if f.State == StateDeleteBlocked {
 		f.move(now, StateSuspended, Reason{ReasonUserArrived, "someone connected"})
 	}
+	f.hurryResume()
 	return f.connectAnswer(r.HolderID, until)
+}
+
+// hurryResume lets nobody wait behind the patience of a wake of ours that
+// failed.
+func (f *Facts) hurryResume() {
+	if f.Failure != nil && f.Failure.Step == StepResume && f.State != StateResuming {
+		f.Failure = nil
+	}
 }
 
 func (f *Facts) connectAnswer(holderID string, until time.Time) ConnectAnswer {
@@ -253,6 +262,7 @@ func (f *Facts) Resume(r Request, now time.Time) ActionAnswer {
 		return f.answer("asked for already")
 	}
 	f.SuspendWanted = nil
+	f.hurryResume()
 	switch f.State {
 	case StateRunning:
 		f.LastUse = latest(f.LastUse, now)

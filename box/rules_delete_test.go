@@ -223,8 +223,8 @@ func TestConfirmations(t *testing.T) {
 		c.PausedLife = box.Span(10 * day)
 		w := newWorldAt(t, spec(), c)
 		w.toSuspended()
-		w.pass(9 * day)
-		w.requestUndo(box.Duration(day))
+		w.pass(9 * day) // renewed at 7.5 days, so it is kept there until day 17.5
+		w.requestUndo(box.Duration(9 * day))
 		w.refusedWith(box.ReasonRefused)
 		w.requestUndo(box.Duration(day / 2)) // the same request id: still the old window
 		w.refusedWith(box.ReasonRefused)
