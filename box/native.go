@@ -159,7 +159,7 @@ func renewMargin(life time.Duration) time.Duration { return min(leastMargin.Std(
 // provider would destroy it; false where it keeps it for ever.
 func (f *Facts) renewAt() (time.Time, bool) {
 	life := f.Capabilities.PausedLife.Std()
-	if life == 0 || f.SuspendedAt.IsZero() || f.Capabilities.Suspend != Yes {
+	if life == 0 || f.SuspendedAt.IsZero() || f.Capabilities.Suspend != Yes || f.Observed.Phase == PhaseGone {
 		return time.Time{}, false
 	}
 	return f.SuspendedAt.Add(life - renewMargin(life)), true
@@ -170,8 +170,8 @@ func (f *Facts) renewAt() (time.Time, bool) {
 func (f *Facts) orRenew(wait Step, now time.Time) Step {
 	at, ok := f.renewAt()
 	why := Reason{ReasonWall, "the provider destroys a suspended box after " + Duration(f.Capabilities.PausedLife).String() + ", so it is woken and suspended again; the paused TTL goes on"}
-	if f.tooEarly(StepResume, now) { // its next try must hide no earlier deadline
-		at, why = latest(at, f.Failure.RetryAt), f.retryReason()
+	if f.tooEarly(StepResume, now) && f.Failure.RetryAt.After(at) { // its next try must hide no earlier deadline
+		at, why = f.Failure.RetryAt, f.retryReason()
 	}
 	if wait.Kind == StepNotify { // a notice that nobody takes must not keep the box from being kept
 		switch {

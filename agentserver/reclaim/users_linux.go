@@ -16,10 +16,11 @@ import (
 // out, since it measures there; so are those of other users that we may not
 // inspect, who cannot enter the private root.
 func (r *Reclaimer) users() (map[string]string, error) {
-	// A child of ours holds all of our descriptors until it runs its program. One
-	// that was forked before this point has done so after it.
+	// A child of ours holds all of our descriptors until it runs its program. So
+	// none is on its way while we look: those before have run theirs, and later
+	// ones wait, for the milliseconds that it takes.
 	syscall.ForkLock.RLock()
-	syscall.ForkLock.RUnlock() //nolint:staticcheck // a barrier, with nothing between
+	defer syscall.ForkLock.RUnlock()
 	processes, err := os.ReadDir("/proc")
 	if err != nil {
 		return nil, fmt.Errorf("read the list of processes: %w", err)
