@@ -291,28 +291,33 @@ func (f *Facts) applyObserved(seen Observation, now time.Time) {
 		}
 		f.move(now, StateStarting, Reason{ReasonSeenAtProvider, evidence})
 	case PhaseRunning:
-		switch {
-		case f.State == StateRunning:
-			f.ResumeWanted = nil
-		case f.State == StateUnknown && f.AwakeSince.IsZero(), f.State == StateStarting:
-			f.move(now, StateStarting, Reason{ReasonSeenAtProvider, evidence})
-		case f.State == StateLost:
-			f.UndrainOwed = true
-			f.wake(now, Reason{ReasonSeenAtProvider, "it is there again: " + evidence})
-		case f.State == StateUnknown:
-			f.move(now, StateRunning, Reason{ReasonSeenAtProvider, evidence})
-		case f.State == StateDeleting: // it goes on from a running box: last look, export, the call
-			f.wake(now, Reason{ReasonSeenAtProvider, "not destroyed, it runs at its provider: " + evidence})
-		case atRest && len(f.Holders) == 0 && f.ResumeWanted == nil && (f.State == StateDeleteBlocked || f.WakeOwed):
-			f.settleAwake(now, evidence)
-		case atRest:
-			if f.deletionDue() {
-				f.voidDeletion(Reason{ReasonSeenAtProvider, "it runs at its provider: " + evidence}, now)
-			}
-			f.UndrainOwed = true
-			f.wake(now, Reason{ReasonSeenAtProvider, "it runs at its provider: " + evidence})
-		}
+		f.observedRunning(evidence, atRest, now)
 	case PhaseUnknown: // a failed reading, see Apply
+	}
+}
+
+// observedRunning is applyObserved for a box that is up.
+func (f *Facts) observedRunning(evidence string, atRest bool, now time.Time) {
+	switch {
+	case f.State == StateRunning:
+		f.ResumeWanted = nil
+	case f.State == StateUnknown && f.AwakeSince.IsZero(), f.State == StateStarting:
+		f.move(now, StateStarting, Reason{ReasonSeenAtProvider, evidence})
+	case f.State == StateLost:
+		f.UndrainOwed = true
+		f.wake(now, Reason{ReasonSeenAtProvider, "it is there again: " + evidence})
+	case f.State == StateUnknown:
+		f.move(now, StateRunning, Reason{ReasonSeenAtProvider, evidence})
+	case f.State == StateDeleting: // it goes on from a running box: last look, export, the call
+		f.wake(now, Reason{ReasonSeenAtProvider, "not destroyed, it runs at its provider: " + evidence})
+	case atRest && len(f.Holders) == 0 && f.ResumeWanted == nil && (f.State == StateDeleteBlocked || f.WakeOwed):
+		f.settleAwake(now, evidence)
+	case atRest:
+		if f.deletionDue() {
+			f.voidDeletion(Reason{ReasonSeenAtProvider, "it runs at its provider: " + evidence}, now)
+		}
+		f.UndrainOwed = true
+		f.wake(now, Reason{ReasonSeenAtProvider, "it runs at its provider: " + evidence})
 	}
 }
 

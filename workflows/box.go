@@ -40,7 +40,7 @@ func unreadable(input json.RawMessage, err error) error {
 	var first struct {
 		Carried json.RawMessage `json:"carried"`
 	}
-	if input == nil || json.Unmarshal(input, &first) == nil && len(first.Carried) > 0 && string(first.Carried) != "null" {
+	if input == nil || box.Decode(input, &first) == nil && len(first.Carried) > 0 && string(first.Carried) != "null" {
 		panic(fmt.Sprintf("what the run before carried cannot be read by this worker; go back to a newer one: %s", err))
 	}
 	return refusal(err)
