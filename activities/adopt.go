@@ -30,11 +30,8 @@ type AdoptInput struct {
 // workspace is closed; it was left alone.
 func (b *Boxes) Adopt(ctx context.Context, in AdoptInput) (box.Outcome, error) {
 	return b.run(ctx, box.StepAdopt, func(ctx context.Context) (box.Outcome, error) {
-		if in.WorkflowID != box.WorkflowID(in.Spec.Workspace) {
-			return box.Outcome{}, box.Invalidf("workspace", "the workflow id must be %q, it is %q", box.WorkflowID(in.Spec.Workspace), in.WorkflowID)
-		}
-		row := b.Provider.Capabilities()
-		if _, err := box.Plan(in.Spec.Policy, row); err != nil {
+		row, err := b.rowFor(in.Spec, in.WorkflowID)
+		if err != nil {
 			return box.Outcome{}, err
 		}
 		t := Target{Workspace: in.Spec.Workspace, Ref: box.Ref{Epoch: in.Epoch}, Step: in.Step}

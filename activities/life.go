@@ -14,16 +14,24 @@ import (
 // longer waits go back to the workflow.
 const longestInlineWait = 10 * time.Second
 
+// rowFor returns the provider's row for a box of a spec. It refuses a policy that
+// the row cannot meet, and a workflow that is not the workspace's own: a
+// workspace has one owner, the workflow of its id.
+func (b *Boxes) rowFor(spec box.Spec, workflowID string) (box.Capabilities, error) {
+	if workflowID != box.WorkflowID(spec.Workspace) {
+		return box.Capabilities{}, box.Invalidf("workspace", "the workflow id must be %q, it is %q", box.WorkflowID(spec.Workspace), workflowID)
+	}
+	row := b.Provider.Capabilities()
+	_, err := box.Plan(spec.Policy, row)
+	return row, err
+}
+
 // Create makes the box and waits until it answers. It is recorded before it is
 // called, and idempotent by the box's name.
 func (b *Boxes) Create(ctx context.Context, in CreateInput) (box.Outcome, error) {
 	return b.run(ctx, box.StepCreate, func(ctx context.Context) (box.Outcome, error) {
-		// A workspace has one owner: the workflow of its own id.
-		if in.WorkflowID != box.WorkflowID(in.Spec.Workspace) {
-			return box.Outcome{}, box.Invalidf("workspace", "the workflow id must be %q, it is %q", box.WorkflowID(in.Spec.Workspace), in.WorkflowID)
-		}
-		row := b.Provider.Capabilities()
-		if _, err := box.Plan(in.Spec.Policy, row); err != nil {
+		row, err := b.rowFor(in.Spec, in.WorkflowID)
+		if err != nil {
 			return box.Outcome{}, err
 		}
 		start, err := b.start(in.Spec.Env, in.Spec.Secrets)

@@ -21,19 +21,11 @@ type Sink interface {
 // was used is not written over. Those that the box had stopped listing before
 // the export ended stay in the store only.
 func (s *Store) Restore(ctx context.Context, workspace string, receipt box.Receipt, there []box.ConversationMark, sink Sink, progress func(Progress)) error {
-	if err := box.ValidateWorkspace(workspace); err != nil {
-		return err
-	}
-	if owner, _, _, ok := parseManifestKey(receipt.Key); !ok || owner != workspace {
-		return box.Invalidf("receipt.key", "%q is not the key of a manifest of workspace %s", printable(receipt.Key), workspace)
-	}
-	m, sum, err := s.manifest(ctx, receipt.Key)
+	m, now, err := s.receipted(ctx, workspace, receipt.Key)
 	switch {
-	case box.ClassOf(err) == box.ClassNotFound:
-		return box.Errorf(box.ClassUnknown, "the export store has lost manifest %s", receipt.Key)
 	case err != nil:
 		return err
-	case m.receipt(receipt.Key, sum) != receipt:
+	case now != receipt:
 		return box.Errorf(box.ClassUnknown, "manifest %s is not the one that the receipt was given for", receipt.Key)
 	}
 	have := make(map[string]int, len(there))

@@ -21,20 +21,11 @@ type Report struct {
 // event count. Of a receipt with only a Key, the manifest is taken as stored.
 // It is safe to repeat; anything lost or altered is Unknown and named.
 func (s *Store) Verify(ctx context.Context, workspace string, receipt box.Receipt) (Report, error) {
-	if err := box.ValidateWorkspace(workspace); err != nil {
-		return Report{}, err
-	}
-	if owner, _, _, ok := parseManifestKey(receipt.Key); !ok || owner != workspace {
-		return Report{}, box.Invalidf("receipt.key", "%q is not the key of a manifest of workspace %s", printable(receipt.Key), workspace)
-	}
-	m, sum, err := s.manifest(ctx, receipt.Key)
-	if box.ClassOf(err) == box.ClassNotFound {
-		return Report{}, box.Errorf(box.ClassUnknown, "the export store has lost manifest %s", receipt.Key)
-	}
+	m, now, err := s.receipted(ctx, workspace, receipt.Key)
 	if err != nil {
 		return Report{}, err
 	}
-	report := Report{Receipt: m.receipt(receipt.Key, sum), Conversations: m.Conversations, marks: map[string]mark{}}
+	report := Report{Receipt: now, Conversations: m.Conversations, marks: map[string]mark{}}
 	if receipt != (box.Receipt{Key: receipt.Key}) && receipt != report.Receipt {
 		return report, box.Errorf(box.ClassUnknown, "manifest %s is not the one that the receipt was given for", receipt.Key)
 	}
@@ -55,6 +46,26 @@ func (s *Store) Verify(ctx context.Context, workspace string, receipt box.Receip
 		_ = f.Close()
 	}
 	return report, nil
+}
+
+// receipted reads the manifest of a receipt's key and answers what it would be
+// given a receipt for now. Invalid: the key is of no manifest of the workspace.
+// Unknown: the manifest is lost.
+func (s *Store) receipted(ctx context.Context, workspace, key string) (Manifest, box.Receipt, error) {
+	if err := box.ValidateWorkspace(workspace); err != nil {
+		return Manifest{}, box.Receipt{}, err
+	}
+	if owner, _, _, ok := parseManifestKey(key); !ok || owner != workspace {
+		return Manifest{}, box.Receipt{}, box.Invalidf("receipt.key", "%q is not the key of a manifest of workspace %s", printable(key), workspace)
+	}
+	m, sum, err := s.manifest(ctx, key)
+	if box.ClassOf(err) == box.ClassNotFound {
+		return Manifest{}, box.Receipt{}, box.Errorf(box.ClassUnknown, "the export store has lost manifest %s", key)
+	}
+	if err != nil {
+		return Manifest{}, box.Receipt{}, err
+	}
+	return m, m.receipt(key, sum), nil
 }
 
 // proveCopy spools one copy and checks all that its entry says. The caller

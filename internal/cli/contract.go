@@ -27,12 +27,17 @@ func Start(ctx context.Context, c client.Client, in box.Input) (run string, err 
 	return startUnder(ctx, c, in, enumspb.WORKFLOW_ID_REUSE_POLICY_ALLOW_DUPLICATE_FAILED_ONLY)
 }
 
+// startUnder starts a workspace, or one that is rebuilt, with the attributes by
+// which lists find it at once.
 func startUnder(ctx context.Context, c client.Client, in box.Input, reuse enumspb.WorkflowIdReusePolicy) (string, error) {
-	spec := in.Spec
+	spec, state, epoch := in.Spec, box.StateCreating, 1
+	if in.Rebuilt != nil {
+		state, epoch = box.StateUnknown, in.Rebuilt.Epoch
+	}
 	attributes := []temporal.SearchAttributeUpdate{
 		temporal.NewSearchAttributeKeyKeyword(box.SearchProvider).ValueSet(spec.Provider),
-		temporal.NewSearchAttributeKeyKeyword(box.SearchState).ValueSet(string(box.StateCreating)),
-		temporal.NewSearchAttributeKeyInt64(box.SearchEpoch).ValueSet(1),
+		temporal.NewSearchAttributeKeyKeyword(box.SearchState).ValueSet(string(state)),
+		temporal.NewSearchAttributeKeyInt64(box.SearchEpoch).ValueSet(int64(epoch)),
 	}
 	if spec.Owner != "" {
 		attributes = append(attributes, temporal.NewSearchAttributeKeyKeyword(box.SearchOwner).ValueSet(spec.Owner))

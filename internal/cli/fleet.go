@@ -11,7 +11,6 @@ import (
 	enumspb "go.temporal.io/api/enums/v1"
 	"go.temporal.io/api/serviceerror"
 	"go.temporal.io/sdk/client"
-	"go.temporal.io/sdk/temporal"
 
 	"github.com/openhands/boxkeeper/box"
 	"github.com/openhands/boxkeeper/exports"
@@ -138,18 +137,15 @@ func (s *session) rebuild(ctx context.Context, store *exports.Store, workspace s
 		}
 		return out
 	}
-	closed, tombstone, err := store.Closed(ctx, workspace)
-	if closed {
+	entries, err := store.Ledger(ctx, workspace)
+	if i := slices.IndexFunc(entries, func(e exports.Entry) bool { return e.Kind.Closes() }); i >= 0 { // also in a damaged ledger
+		tombstone := entries[i]
 		out.State, out.Epoch, out.AsOf = box.StateBoxArchived, tombstone.Epoch, tombstone.At
 		if tombstone.Kind == exports.KindAbandoned {
 			out.State = box.StateAbandoned
 			return end(rebuildClosed, "abandoned, and its box may still exist; its id stays closed", nil)
 		}
 		return end(rebuildClosed, "deleted; its id stays closed", nil)
-	}
-	var entries []exports.Entry
-	if err == nil {
-		entries, err = store.Ledger(ctx, workspace)
 	}
 	var facts box.Facts
 	if err == nil {
@@ -180,7 +176,9 @@ func (s *session) rebuild(ctx context.Context, store *exports.Store, workspace s
 			return end(rebuildFailed, "", err)
 		}
 	}
-	out.RunID, err = s.restart(ctx, facts)
+	// The engine refuses it while one runs, and after one that ended by a deletion.
+	in := box.Input{Spec: facts.Spec, Capabilities: facts.Capabilities, Rebuilt: &facts}
+	out.RunID, err = startUnder(ctx, s.client, in, enumspb.WORKFLOW_ID_REUSE_POLICY_ALLOW_DUPLICATE_FAILED_ONLY)
 	switch {
 	case is[*serviceerror.WorkflowExecutionAlreadyStarted](err):
 		return end(rebuildWatched, "somebody else started it first", nil)
@@ -214,31 +212,6 @@ func (s *session) storeHint() string {
 		return "this"
 	}
 	return cfg.Exports
-}
-
-// restart starts the workflow of a workspace that was lost. The engine refuses
-// it while one runs, and after one that ended by a deletion.
-func (s *session) restart(ctx context.Context, facts box.Facts) (runID string, err error) {
-	spec := facts.Spec
-	attributes := []temporal.SearchAttributeUpdate{
-		temporal.NewSearchAttributeKeyKeyword(box.SearchProvider).ValueSet(spec.Provider),
-		temporal.NewSearchAttributeKeyKeyword(box.SearchState).ValueSet(string(box.StateUnknown)),
-		temporal.NewSearchAttributeKeyInt64(box.SearchEpoch).ValueSet(int64(facts.Epoch)),
-	}
-	if spec.Owner != "" {
-		attributes = append(attributes, temporal.NewSearchAttributeKeyKeyword(box.SearchOwner).ValueSet(spec.Owner))
-	}
-	run, err := s.client.ExecuteWorkflow(ctx, client.StartWorkflowOptions{
-		ID: box.WorkflowID(spec.Workspace), TaskQueue: box.TaskQueue,
-		WorkflowIDReusePolicy:                    enumspb.WORKFLOW_ID_REUSE_POLICY_ALLOW_DUPLICATE_FAILED_ONLY,
-		WorkflowIDConflictPolicy:                 enumspb.WORKFLOW_ID_CONFLICT_POLICY_FAIL,
-		WorkflowExecutionErrorWhenAlreadyStarted: true,
-		TypedSearchAttributes:                    temporal.NewSearchAttributes(attributes...),
-	}, box.WorkflowType, box.Input{Spec: spec, Capabilities: facts.Capabilities, Rebuilt: &facts})
-	if err != nil {
-		return "", err
-	}
-	return run.GetRunID(), nil
 }
 
 // Unwatched returns the workspaces that have an open ledger and no workflow. It
