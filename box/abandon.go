@@ -55,10 +55,7 @@ func (f *Facts) CheckAbandon(r AbandonAsk) error {
 // [Facts.ResultFor] the request's id, once it is recorded for ever.
 func (f *Facts) Abandon(r AbandonAsk, now time.Time) {
 	if f.seenBefore(r.ID) {
-		_, done := f.ResultFor(r.ID)
-		if !done && (f.Abandonment == nil || f.Abandonment.RequestID != r.ID) {
-			f.finish(Ask{ID: r.ID}, Result{Class: ClassFailedPrecondition, Error: "this request was answered long ago and the answer is not kept any more; look at status"})
-		}
+		f.answerOld(r.ID, f.Abandonment != nil && f.Abandonment.RequestID == r.ID, "look at status")
 		return
 	}
 	f.Abandonment = &Abandonment{RequestID: r.ID, By: r.By, Reason: r.Reason, At: now, Force: r.Force, From: f.State}

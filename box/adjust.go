@@ -47,10 +47,8 @@ func (f *Facts) CheckAsk(ask Ask) error {
 // export that is covered already is answered at once.
 func (f *Facts) Queue(ask Ask) {
 	if f.seenBefore(ask.ID) {
-		_, done := f.ResultFor(ask.ID)
-		if !done && !slices.ContainsFunc(f.Asks, func(a Ask) bool { return a.ID == ask.ID }) {
-			f.finish(ask, Result{Class: ClassFailedPrecondition, Error: "this request was answered long ago and the answer is not kept any more; ask again under a new request id"})
-		}
+		waits := slices.ContainsFunc(f.Asks, func(a Ask) bool { return a.ID == ask.ID })
+		f.answerOld(ask.ID, waits, "ask again under a new request id")
 		return
 	}
 	if ask.Kind == AskExport && f.State != StateRunning && f.covered() {

@@ -87,12 +87,8 @@ func (f *Facts) dropAdopt(text string) {
 // TakeOver begins to take a box over; the answer arrives as [Facts.ResultFor] the
 // request's id.
 func (f *Facts) TakeOver(r AdoptAsk, now time.Time) {
-	ask := Ask{ID: r.ID}
 	if f.seenBefore(r.ID) {
-		_, done := f.ResultFor(r.ID)
-		if !done && (f.Adopt == nil || f.Adopt.RequestID != r.ID) {
-			f.finish(ask, Result{Class: ClassFailedPrecondition, Error: "this request was answered long ago and the answer is not kept any more; look at status"})
-		}
+		f.answerOld(r.ID, f.Adopt != nil && f.Adopt.RequestID == r.ID, "look at status")
 		return
 	}
 	f.Adopt = &Adoption{ID: r.BoxID, RequestID: r.ID, By: r.By, Epoch: f.nextEpoch(), From: f.State}
