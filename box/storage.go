@@ -18,6 +18,11 @@ type StorageStatus struct {
 	Conversations []ConversationStorage `json:"conversations"`
 	// Reclaimable is what a pass of tier caches would free now, in bytes.
 	Reclaimable int64 `json:"reclaimable_bytes"`
+	// ByTier is what a pass of each tier would free now, in bytes; a deeper tier
+	// includes the ones before it.
+	ByTier map[Tier]int64 `json:"reclaimable_by_tier,omitzero"`
+	// Left lists what a pass would leave, each with the reason.
+	Left []ReclaimItem `json:"left,omitzero"`
 	// TrashBytes are moved aside already and are being deleted.
 	TrashBytes int64 `json:"trash_bytes,omitzero"`
 	Partial    bool  `json:"partial,omitzero"` // something could not be read; see Errors
@@ -31,6 +36,10 @@ type Disk struct {
 	UsedBytes  int64   `json:"used_bytes"`
 	FreeBytes  int64   `json:"free_bytes"` // free to an unprivileged writer
 	Budget     float64 `json:"budget,omitzero"`
+	// A filesystem can be full of files while bytes are free. Zero total means
+	// that it has no limit.
+	TotalInodes int64 `json:"total_inodes,omitzero"`
+	FreeInodes  int64 `json:"free_inodes,omitzero"`
 }
 
 // ConversationStorage is one conversation's part of the disk.
@@ -38,9 +47,41 @@ type ConversationStorage struct {
 	ID     string `json:"id"`
 	State  string `json:"state"` // execution_status, or "archived"
 	Events int    `json:"events"`
-	// IdleSeconds is the age of the last change of its history.
-	IdleSeconds  int64 `json:"idle_seconds"`
-	HistoryBytes int64 `json:"history_bytes"`
+	// IdleSeconds is the age of its last use, taken from LastActiveFrom.
+	IdleSeconds int64 `json:"idle_seconds"`
+	// LastActiveFrom names what the age was taken from, such as
+	// "base_state.json" or "newest event"; empty means the start of boxd.
+	LastActiveFrom string `json:"last_active_from,omitzero"`
+	HistoryBytes   int64  `json:"history_bytes"`
+	// CachesBytes, DependenciesBytes and WorkspaceBytes are what lies in its home
+	// and workspace; the last is what is left without the other two.
+	CachesBytes       int64 `json:"caches_bytes,omitzero"`
+	DependenciesBytes int64 `json:"dependencies_bytes,omitzero"`
+	WorkspaceBytes    int64 `json:"workspace_bytes,omitzero"`
+	// ByTier is what a pass of each tier over this conversation would free.
+	ByTier map[Tier]int64 `json:"reclaimable_by_tier,omitzero"`
+	// Skipped says why a pass would leave it now; empty when it would not.
+	Skipped   string     `json:"skipped,omitzero"`
+	Retention *Retention `json:"retention,omitzero"` // as it takes effect
+	// ArchivedSeconds is the time since it was conversation-archived, -1 when it
+	// is and the time is not known; absent when it is not.
+	ArchivedSeconds int64 `json:"archived_seconds,omitzero"`
+}
+
+// RetentionMode says when a conversation becomes conversation-archived.
+type RetentionMode string
+
+// The modes of GET and PUT /api/conversations/{id}/retention.
+const (
+	RetentionDefault RetentionMode = "default" // as the box is set
+	RetentionDays    RetentionMode = "days"    // after Days without use
+	RetentionOnStop  RetentionMode = "on_stop" // when its runtime is stopped
+)
+
+// Retention is how long one conversation keeps its runtime.
+type Retention struct {
+	Mode RetentionMode `json:"mode"`
+	Days float64       `json:"days,omitzero"` // more than 0, with mode "days" only
 }
 
 // ReclaimRequest is the body of POST /api/storage/reclaim.
@@ -50,6 +91,9 @@ type ReclaimRequest struct {
 	// PlanID is the id of a plan from a dry run; with it only that plan's items
 	// are taken, each validated again. A repeated apply answers the first report.
 	PlanID string `json:"plan_id,omitzero"`
+	// ConversationIDs limits the pass to these; empty means all, and what belongs
+	// to no conversation.
+	ConversationIDs []string `json:"conversation_ids,omitzero"`
 }
 
 // ReclaimReport is the answer: the plan of a dry run, or what was done.
@@ -67,14 +111,26 @@ type ReclaimReport struct {
 	RemovedBytes int64 `json:"removed_bytes"`
 	// Pending says that the deletion goes on in the background.
 	Pending bool `json:"pending,omitzero"`
+	// LowerBound says that at least PlannedBytes come free: something could not
+	// be read, or shares its blocks in a way that cannot be told from outside.
+	LowerBound bool `json:"lower_bound,omitzero"`
+	// HeldOpenBytes were deleted and come free when their last user ends.
+	HeldOpenBytes int64 `json:"held_open_bytes,omitzero"`
+	// PlannedInodes is how many files and directories the items hold.
+	PlannedInodes int64 `json:"planned_inodes,omitzero"`
 }
 
 // ReclaimItem is one directory of a plan, or one that was left, with the reason.
 type ReclaimItem struct {
-	Path  string `json:"path"` // relative to the box's root
-	Rule  string `json:"rule"` // catalogue id, such as "npm"
-	Tier  Tier   `json:"tier"`
-	Bytes int64  `json:"bytes"`
+	Path string `json:"path"` // relative to the box's root
+	Rule string `json:"rule"` // catalogue id, such as "npm"
+	Tier Tier   `json:"tier"`
+	// ConversationID is whose it is; empty when it belongs to the whole box.
+	ConversationID string `json:"conversation_id,omitzero"`
+	// Bytes is what comes free when this item alone goes.
+	Bytes int64 `json:"bytes"`
+	// LowerBound says that at least Bytes come free.
+	LowerBound bool `json:"lower_bound,omitzero"`
 	// Evidence is how it was recognised.
 	Evidence string `json:"evidence,omitzero"`
 	// Skipped says why it was left; empty when it is (to be) taken.

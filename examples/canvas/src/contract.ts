@@ -638,6 +638,10 @@ export interface ReclaimAsk {
    * plan_id is the id of a plan from a dry run; with it only that plan's items are taken, each validated again. A repeated apply answers the first report.
    */
   plan_id?: string;
+  /**
+   * conversation_ids limits the pass to these; empty means all, and what belongs to no conversation.
+   */
+  conversation_ids?: string[];
 }
 /**
  * ReclaimReport is the answer: the plan of a dry run, or what was done.
@@ -662,6 +666,18 @@ export interface ReclaimReport {
    * pending says that the deletion goes on in the background.
    */
   pending?: boolean;
+  /**
+   * lower_bound says that at least PlannedBytes come free: something could not be read, or shares its blocks in a way that cannot be told from outside.
+   */
+  lower_bound?: boolean;
+  /**
+   * held_open_bytes were deleted and come free when their last user ends.
+   */
+  held_open_bytes?: number;
+  /**
+   * planned_inodes is how many files and directories the items hold.
+   */
+  planned_inodes?: number;
 }
 /**
  * ReclaimItem is one directory of a plan, or one that was left, with the reason.
@@ -676,7 +692,18 @@ export interface ReclaimItem {
    */
   rule: string;
   tier: Tier;
+  /**
+   * conversation_id is whose it is; empty when it belongs to the whole box.
+   */
+  conversation_id?: string;
+  /**
+   * bytes is what comes free when this item alone goes.
+   */
   bytes: number;
+  /**
+   * lower_bound says that at least Bytes come free.
+   */
+  lower_bound?: boolean;
   /**
    * evidence is how it was recognised.
    */
