@@ -13,7 +13,9 @@ import (
 	"sync"
 	"time"
 
+	commonpb "go.temporal.io/api/common/v1"
 	"go.temporal.io/api/serviceerror"
+	workflowservicepb "go.temporal.io/api/workflowservice/v1"
 	"go.temporal.io/sdk/client"
 	"go.temporal.io/sdk/worker"
 	"go.temporal.io/sdk/workflow"
@@ -33,6 +35,8 @@ type Options struct {
 	// Installation is whose boxes these workers keep; Temporal shows it with each
 	// worker. Empty tells nobody.
 	Installation string
+	// Namespace is the client's; empty means Temporal's "default".
+	Namespace string
 	// Providers are the instances whose queues this process serves.
 	Providers []*providers.Provider
 	// Store holds exports and ledgers. Close it after Stop.
@@ -57,8 +61,10 @@ const (
 	watchAgain  = 5 * time.Second
 	signalBound = 30 * time.Second
 	// stickyBound is how long a task waits for the worker that ran the workflow
-	// last: the SDK's five seconds would be added to every notice after a crash.
-	stickyBound   = 2 * time.Second
+	// last. A shorter one sends the tasks of a herd to the back of the other queue,
+	// where they wait for several times as long (docs/benchmarks.md); after a crash
+	// tell does not wait for it.
+	stickyBound   = 10 * time.Second
 	deadlockBound = 10 * time.Second // a busy machine must not look like a stuck workflow
 )
 
@@ -85,6 +91,9 @@ func New(c client.Client, opts Options) (*Set, error) {
 	}
 	if opts.Logger == nil {
 		opts.Logger = zap.NewNop()
+	}
+	if opts.Namespace == "" {
+		opts.Namespace = client.DefaultNamespace
 	}
 	if opts.Notify == nil {
 		opts.Notify = notices.New(notices.Options{Logger: opts.Logger})
@@ -198,7 +207,17 @@ func (s *Set) tell(ctx context.Context, seen driver.Listed) {
 		ID:          fmt.Sprintf("watch-%s-%s", seen.Observation.Ref.ID, seen.Observation.Phase),
 		Observation: seen.Observation,
 	}
-	err := s.client.SignalWorkflow(ctx, box.WorkflowID(seen.Identity.Workspace), "", box.SignalObserved, signal)
+	id := box.WorkflowID(seen.Identity.Workspace)
+	// The worker that ran the workflow last may be the one that died with the box:
+	// whichever is free takes the task. When that is refused, the signal only
+	// takes longer.
+	_, err := s.client.WorkflowService().ResetStickyTaskQueue(ctx, &workflowservicepb.ResetStickyTaskQueueRequest{
+		Namespace: s.opts.Namespace, Execution: &commonpb.WorkflowExecution{WorkflowId: id},
+	})
+	if err != nil {
+		s.opts.Logger.Debug("a workflow stays with its worker", zap.String("workspace", seen.Identity.Workspace), zap.Error(err))
+	}
+	err = s.client.SignalWorkflow(ctx, id, "", box.SignalObserved, signal)
 	if _, none := errors.AsType[*serviceerror.NotFound](err); err != nil && !none {
 		s.opts.Logger.Warn("an observation was not delivered", zap.String("workspace", seen.Identity.Workspace), zap.Error(err))
 	}
