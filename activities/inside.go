@@ -182,6 +182,11 @@ func (s source) Download(ctx context.Context, id string) (io.ReadCloser, int64, 
 // only after every object was read back.
 func (b *Boxes) Export(ctx context.Context, in ExportInput) (box.Outcome, error) {
 	return b.run(ctx, box.StepExport, func(ctx context.Context) (out box.Outcome, err error) {
+		leave, err := b.Transfers.take(ctx)
+		if err != nil {
+			return box.Outcome{}, err
+		}
+		defer leave()
 		client, err := b.dial(ctx, in.Ref)
 		if err != nil {
 			return box.Outcome{}, err

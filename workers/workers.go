@@ -56,7 +56,8 @@ type Options struct {
 // Bounds of a process's work.
 const (
 	stopWait    = 30 * time.Second
-	transfers   = 8 // activities at a time per instance: each may spool a conversation
+	transfers   = 8   // histories on their way at a time: each may spool a conversation
+	running     = 200 // activities at a time per instance: most of them wait for a provider or a box
 	throttle    = 3 * time.Second
 	watchAgain  = 5 * time.Second
 	signalBound = 30 * time.Second
@@ -112,7 +113,7 @@ func New(c client.Client, opts Options) (*Set, error) {
 		Register(w)
 		s.workers = append(s.workers, w)
 	}
-	seen := map[string]bool{}
+	seen, slots := map[string]bool{}, make(activities.Slots, transfers)
 	for _, p := range opts.Providers {
 		if seen[p.Name()] {
 			return nil, box.Invalidf("providers."+p.Name(), "is configured twice")
@@ -121,10 +122,11 @@ func New(c client.Client, opts Options) (*Set, error) {
 		w := worker.New(c, box.ActivityQueue(p.Name()), worker.Options{
 			Identity:          identity,
 			WorkerStopTimeout: stopWait, DisableWorkflowWorker: true, DisableRegistrationAliasing: true,
-			OnFatalError: s.fail, MaxConcurrentActivityExecutionSize: transfers, MaxHeartbeatThrottleInterval: throttle, DefaultHeartbeatThrottleInterval: throttle,
+			OnFatalError: s.fail, MaxConcurrentActivityExecutionSize: running, MaxHeartbeatThrottleInterval: throttle, DefaultHeartbeatThrottleInterval: throttle,
 		})
 		w.RegisterActivity(&activities.Boxes{
 			Provider: p, Store: opts.Store, Notify: opts.Notify, Secret: opts.Secret, Steps: opts.Steps, Progress: opts.Progress,
+			Transfers: slots,
 		})
 		s.workers = append(s.workers, w)
 	}
