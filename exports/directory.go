@@ -46,7 +46,7 @@ const (
 )
 
 var (
-	keyForm        = regexp.MustCompile(`^[a-z0-9][a-z0-9._-]*(/[a-z0-9][a-z0-9._-]*)*$`)
+	keyForm        = regexp.MustCompile(`^[a-z0-9-][a-z0-9._-]*(/[a-z0-9-][a-z0-9._-]*)*$`)
 	errKey         = errors.New("key is not of the form that this store writes")
 	errUnsupported = errors.New("this store only appends")
 	errReplaced    = errors.New("the directory was moved or replaced while in use; start again")

@@ -21,6 +21,27 @@ func note(id string) exports.Entry {
 	return exports.Entry{ID: id, Kind: exports.KindMarks, Epoch: 1, Data: json.RawMessage(`{"reason":"` + id + `"}`)}
 }
 
+// What box.ValidateWorkspace takes is the first thing in a key: an id that the
+// store refuses would be a workspace whose box can never be created.
+func TestEveryWorkspaceIDHasALedger(t *testing.T) {
+	t.Parallel()
+	for _, id := range []string{"-", "--", "-x", "x-", "0", strings.Repeat("-", 40)} {
+		if err := box.ValidateWorkspace(id); err != nil {
+			t.Fatal(err)
+		}
+		s, _ := directoryStore(t)
+		if _, err := s.AppendLedger(t.Context(), id, note("one")); err != nil {
+			t.Errorf("%q: %v", id, err)
+		}
+		if got, err := s.Ledger(t.Context(), id); err != nil || len(got) != 1 {
+			t.Errorf("%q: %d entries, %v", id, len(got), err)
+		}
+		if all, err := s.Workspaces(t.Context()); err != nil || !slices.Equal(all, []string{id}) {
+			t.Errorf("%q is listed as %q, %v", id, all, err)
+		}
+	}
+}
+
 func TestLedgerKeepsOrderAndContent(t *testing.T) {
 	t.Parallel()
 	s, dir := directoryStore(t)

@@ -202,6 +202,19 @@ func TestShowInText(t *testing.T) {
 	golden(t, "show", got.stdout)
 }
 
+func TestWhereAPersonMustDecideNoNextTryIsTold(t *testing.T) {
+	t.Parallel()
+	fake := newFake()
+	f := fake.add("mine", box.StateCreateFailed)
+	f.Failure = &box.Failure{Step: box.StepAdopt, Class: box.ClassNotFound, Message: "there is no such box", Count: 1, At: now.Add(-time.Minute), RetryAt: now.Add(-time.Second)}
+	for _, command := range []string{"show", "why"} {
+		got := runWith(t, fake, "box", command, "mine")
+		require.Equal(t, 0, got.code, got.stderr)
+		assert.Contains(t, got.stdout, "Failing: adopt, 1 time, last 2026-05-01 11:59:00Z (1m ago): there is no such box\n")
+		assert.NotContains(t, got.stdout, "It is tried again")
+	}
+}
+
 func TestWhatIsGoneIsNotWatched(t *testing.T) {
 	t.Parallel()
 	fake := newFake()

@@ -109,7 +109,7 @@ func (a *Shared) statusText(p *page, s box.Status) {
 			p.linef("The former box %s of epoch %s is there again since %s, %s: nothing touches it, and it costs money.", printable(one.Ref.ID), stringOf(int64(one.Ref.Epoch)), a.moment(one.SeenAt), printable(string(one.Phase)))
 		}
 	}
-	p.failure(a, s.Failure)
+	p.failure(a, s.Failure, s.NextAt)
 	p.webhooks(a, s)
 	if len(s.Watches) > 0 || len(s.Risks) > 0 {
 		p.WriteByte('\n')
@@ -134,12 +134,14 @@ func (a *Shared) left(counted box.Duration, asOf time.Time) string {
 	return box.Duration(max(counted.Std()-max(a.env.Now().Sub(asOf), 0), 0).Round(time.Second)).String()
 }
 
-func (p *page) failure(a *Shared, f *box.Failure) {
+// failure prints what failed last. Its next try is told only while something is
+// armed: where a person must decide, nothing is tried again by itself.
+func (p *page) failure(a *Shared, f *box.Failure, armed time.Time) {
 	if f == nil {
 		return
 	}
 	p.linef("Failing: %s, %s, last %s: %s", printable(string(f.Step)), plural(f.Count, "time"), a.moment(f.At), printable(f.Message))
-	if !f.RetryAt.IsZero() {
+	if !f.RetryAt.IsZero() && !armed.IsZero() {
 		p.linef("It is tried again %s.", a.moment(f.RetryAt))
 	}
 }
@@ -191,7 +193,7 @@ func (a *Shared) whyText(p *page, workspace string, w box.Why) {
 		p.grounds(a, d.Facts)
 	}
 	p.sighting(a, w.Seen, w.AsOf)
-	p.failure(a, w.Failure)
+	p.failure(a, w.Failure, w.NextAt)
 	if len(w.Transitions) == 0 {
 		return
 	}

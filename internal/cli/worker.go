@@ -148,21 +148,39 @@ func (p *Parts) workers(c client.Client, namespace string) (*workers.Set, error)
 	})
 }
 
-// Serve serves health and metrics where cfg says, and returns how to end it.
-func (p *Parts) Serve(ctx context.Context, cfg config.Config, ready func(context.Context) error) (closer func() error, err error) {
+// Serve serves health and metrics where cfg says. Close what it returns.
+func (p *Parts) Serve(ctx context.Context, cfg config.Config, ready func(context.Context) error) (Health, error) {
 	if cfg.Listen == config.ListenOff {
-		return func() error { return nil }, nil
+		return Health{}, nil
 	}
 	server, err := telemetry.Serve(ctx, cfg.Listen, ready, p.Metrics.Handler())
 	if err != nil {
-		return nil, err
+		return Health{}, err
 	}
 	p.Logger.Info("serving health and metrics", zap.String("address", server.Address()))
-	return func() error {
-		ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), closeWithin)
-		defer cancel()
-		return server.Close(ctx)
-	}, nil
+	return Health{server: server}, nil
+}
+
+// Health is where health and metrics are served; the zero value is nowhere.
+type Health struct{ server *telemetry.Server }
+
+// MetricsURL is empty where nothing is served.
+func (h Health) MetricsURL() string {
+	if h.server == nil {
+		return ""
+	}
+	return "http://" + h.server.Address() + "/metrics"
+}
+
+// Close stops serving; what is being answered gets a moment, also when ctx is
+// done. Call it once.
+func (h Health) Close(ctx context.Context) error {
+	if h.server == nil {
+		return nil
+	}
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), closeWithin)
+	defer cancel()
+	return h.server.Close(ctx)
 }
 
 // work runs the workers until ctx ends.
@@ -182,13 +200,13 @@ func (a *Shared) work(ctx context.Context, c *cobra.Command, cfg config.Config) 
 		return err
 	}
 	defer s.close()
-	closer, err := parts.Serve(ctx, cfg, s.ready)
+	health, err := parts.Serve(ctx, cfg, s.ready)
 	if err != nil {
 		return err
 	}
 	// Health is served until the workers have stopped: who watches must see the
 	// end, not a silence.
-	defer func() { err = errors.Join(err, closer()) }()
+	defer func() { err = errors.Join(err, health.Close(ctx)) }()
 	set, err := parts.workers(s.client, s.namespace)
 	if err != nil {
 		return err

@@ -2,10 +2,12 @@ package daemon
 
 import (
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
 	"slices"
+	"sync/atomic"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -45,11 +47,14 @@ func Root(env cli.Env) *cobra.Command {
 		Short: "boxkeeper with an engine of its own: one process, one data directory.",
 		Long: `boxkeeperd runs the engine (Temporal on SQLite), its Web UI and the workers in one
 process, with everything below one data directory, and keeps going where it was after
-a crash. "boxkeeperd demo" shows one box's whole life in about a minute.`,
+a crash. "boxkeeperd demo" shows one box's whole life in about a minute.
+
+With -o json it writes one line when it is ready, with its addresses; what happens
+goes to standard error.`,
 		Example: "  boxkeeperd --data /var/lib/boxkeeper\n  boxkeeperd demo\n  boxkeeperd box list",
 	}
 	var shared *cli.Shared
-	root.Args = cobra.NoArgs
+	root.Args = noArguments
 	root.RunE = func(c *cobra.Command, _ []string) error { return serve(c, shared, f) }
 	shared = cli.Adopt(root, env)
 	bindEngine(root, &f)
@@ -77,13 +82,22 @@ func SearchAttributes() map[string]enumspb.IndexedValueType {
 	}
 }
 
+// noArguments refuses arguments as a mistake of usage, as all commands do.
+func noArguments(c *cobra.Command, args []string) error {
+	if len(args) > 0 {
+		return box.Invalidf("arguments", "%q is one too many; see %s --help", args[0], c.CommandPath())
+	}
+	return nil
+}
+
 // node is a running engine, and the workers on it unless they run elsewhere.
 type node struct {
 	engine *engine.Engine
+	up     atomic.Pointer[engine.Engine] // engine, for those who ask while it starts
 	parts  *cli.Parts
 	client client.Client
 	set    *workers.Set
-	served func() error
+	health cli.Health
 }
 
 // Change alters the workers before they start: tests sabotage a part with it.
@@ -93,6 +107,7 @@ type Change func(parts *cli.Parts, cfg config.Config, o *workers.Options) error
 type nodeOptions struct {
 	flags
 	timeSkipping bool
+	health       bool // health and metrics are served, where the configuration says
 	progress     func(workspace string, p exports.Progress)
 	notify       activities.Notifier // nil is what the configuration says
 	change       Change
@@ -117,12 +132,21 @@ func start(ctx context.Context, shared *cli.Shared, cfg config.Config, o nodeOpt
 			}
 		}
 	}
+	if o.health { // first: a taken port is said before anything begins to work
+		if n.health, err = n.parts.Serve(ctx, cfg, n.healthy); err != nil {
+			return nil, err
+		}
+	}
 	n.engine, err = engine.Start(ctx, engine.Options{
 		DataDir: cfg.DataDir, GRPCPort: o.port, UIPort: o.uiPort, NoUI: o.noUI,
 		SearchAttributes: SearchAttributes(), TimeSkipping: o.timeSkipping, Logger: quieter(n.parts.Logger.Named("engine"), zap.ErrorLevel),
 	})
-	if err != nil || o.noWorkers {
-		return n, err
+	if err != nil {
+		return nil, err
+	}
+	n.up.Store(n.engine)
+	if o.noWorkers {
+		return n, nil
 	}
 	n.client, err = client.DialContext(ctx, client.Options{
 		HostPort: n.engine.Address(), Namespace: engine.DefaultNamespace,
@@ -173,9 +197,7 @@ func (n *node) stop(ctx context.Context) {
 	if n.engine != nil {
 		n.engine.Stop()
 	}
-	if n.served != nil {
-		_ = n.served()
-	}
+	_ = n.health.Close(ctx)
 	if n.parts != nil {
 		_ = n.parts.Close(context.WithoutCancel(ctx))
 	}
@@ -183,8 +205,12 @@ func (n *node) stop(ctx context.Context) {
 
 // healthy reports whether the engine still runs.
 func (n *node) healthy(context.Context) error {
+	running := n.up.Load()
+	if running == nil {
+		return box.Errorf(box.ClassUnavailable, "the engine starts")
+	}
 	select {
-	case <-n.engine.Done():
+	case <-running.Done():
 		return box.Errorf(box.ClassUnavailable, "the engine failed")
 	default:
 		return nil
@@ -198,21 +224,24 @@ func serve(c *cobra.Command, shared *cli.Shared, f flags) error {
 	if err != nil {
 		return err
 	}
+	asJSON := c.Flag("output").Value.String() == "json"
 	out := c.OutOrStdout()
+	if asJSON {
+		out = c.ErrOrStderr()
+	}
 	_, _ = fmt.Fprintf(out, "boxkeeperd: starting in %s\n", cfg.DataDir)
-	n, err := start(ctx, shared, cfg, nodeOptions{flags: f})
+	n, err := start(ctx, shared, cfg, nodeOptions{flags: f, health: !f.noWorkers}) // workers elsewhere serve it themselves
 	if err != nil {
 		return err
 	}
 	defer n.stop(ctx)
-	if f.noWorkers {
-		cfg.Listen = config.ListenOff // the workers' address: they serve it themselves
-	}
-	if n.served, err = n.parts.Serve(ctx, cfg, n.healthy); err != nil {
-		return err
-	}
 	lost := n.lost(ctx)
 	announce(out, cfg, n, f)
+	if asJSON {
+		if err := json.NewEncoder(c.OutOrStdout()).Encode(n.serving(cfg, lost)); err != nil {
+			return fmt.Errorf("write the addresses: %w", err)
+		}
+	}
 	tellLost(out, lost)
 	// A demo box that was lost is not begun anew: that would take its ledger's word away.
 	if !f.noWorkers && !f.noDemo && !slices.Contains(lost, demoWorkspace) {
@@ -242,13 +271,31 @@ func serve(c *cobra.Command, shared *cli.Shared, f flags) error {
 	}
 }
 
+// serving is where a boxkeeperd can be reached, for programs.
+type serving struct {
+	Data    string   `json:"data"`
+	Engine  string   `json:"engine"` // host:port
+	WebUI   string   `json:"web_ui,omitzero"`
+	Metrics string   `json:"metrics,omitzero"`
+	Exports string   `json:"exports"`
+	Workers bool     `json:"workers"`        // whether they run in this process
+	Lost    []string `json:"lost,omitempty"` // in the ledgers without a workflow
+}
+
+func (n *node) serving(cfg config.Config, lost []string) serving {
+	return serving{
+		Data: cfg.DataDir, Engine: n.engine.Address(), WebUI: n.engine.UIURL(), Metrics: n.health.MetricsURL(),
+		Exports: cfg.Exports, Workers: n.set != nil, Lost: lost,
+	}
+}
+
 func announce(out io.Writer, cfg config.Config, n *node, f flags) {
 	_, _ = fmt.Fprintf(out, "boxkeeperd: engine   %s\n", n.engine.Address())
 	if url := n.engine.UIURL(); url != "" {
 		_, _ = fmt.Fprintf(out, "boxkeeperd: web UI   %s\n", url)
 	}
-	if cfg.Listen != config.ListenOff {
-		_, _ = fmt.Fprintf(out, "boxkeeperd: metrics  http://%s/metrics\n", cfg.Listen)
+	if url := n.health.MetricsURL(); url != "" {
+		_, _ = fmt.Fprintf(out, "boxkeeperd: metrics  %s\n", url)
 	}
 	_, _ = fmt.Fprintf(out, "boxkeeperd: exports  %s\n", cfg.Exports)
 	if f.noWorkers {

@@ -74,7 +74,7 @@ func demoCommand(shared *cli.Shared) *cobra.Command {
 		stay bool
 	)
 	c := &cobra.Command{
-		Use: "demo", Short: "Show one box's whole life, and verify each part of it", Args: cobra.NoArgs,
+		Use: "demo", Short: "Show one box's whole life, and verify each part of it", Args: noArguments,
 		Long: "Runs a box through its whole life on an engine of its own, in a data directory of its own: work, idle, reclaim, export, suspend, " +
 			"resume, idle again, 30 days suspended (the engine skips the time), notice, confirmation, deletion, and the history read back by a fresh process. " +
 			"It exits with 0 only if every part was verified.",

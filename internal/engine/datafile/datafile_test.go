@@ -202,7 +202,7 @@ func TestPrepareRefusesWhatItMustNotOpen(t *testing.T) {
 		{"something that is no database", func(t *testing.T, file string) {
 			t.Helper()
 			require.NoError(t, os.WriteFile(file, []byte(strings.Repeat("no database ", 1000)), 0o600))
-		}, "not a database"},
+		}, "the data file is damaged, so restore a backup: file is not a database"},
 		{"a file that lost its content", func(t *testing.T, file string) {
 			t.Helper()
 			require.NoError(t, os.Truncate(file, 0))

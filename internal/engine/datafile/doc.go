@@ -138,7 +138,7 @@ func classed(ctx context.Context, err error, format string, args ...any) error {
 	case ctx.Err() != nil:
 		class = box.ClassCanceled
 	case strings.Contains(text, "malformed"), strings.Contains(text, "not a database"):
-		class = box.ClassFailedPrecondition
+		return box.Errorf(box.ClassFailedPrecondition, "%s: the data file is damaged, so restore a backup: %w", fmt.Sprintf(format, args...), err)
 	case strings.Contains(text, "disk is full"), strings.Contains(text, "no space left"):
 		class = box.ClassExhausted
 	}
