@@ -69,6 +69,7 @@ func (f *Facts) RequestDelete(r RequestDeleteAsk, now time.Time) Loss {
 // ConfirmDelete takes a person's confirmation. A refusal is recorded where
 // status shows it, since a signal has no answer.
 func (f *Facts) ConfirmDelete(s ConfirmDelete, now time.Time) {
+	s.Token, s.By = plainText(s.Token), plainText(s.By)
 	refuse := func(code ReasonCode, text string) {
 		f.Confirmation = &Confirmation{Token: s.Token, At: now, By: s.By, Reason: Reason{code, text}}
 	}
@@ -151,6 +152,7 @@ func (f *Facts) unblock(now time.Time) {
 // CancelDelete takes a request or a confirmation back. What became of it is
 // recorded; too late is recorded, not undone. It may be repeated.
 func (f *Facts) CancelDelete(s CancelDelete, now time.Time) {
+	s.By = plainText(s.By)
 	d := f.Deletion
 	switch {
 	case d == nil:

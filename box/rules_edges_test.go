@@ -34,6 +34,8 @@ func TestEveryRequestNeedsAnID(t *testing.T) {
 	}
 	require.NoError(t, box.CheckRequest(box.Request{ID: "x", By: strings.Repeat("b", 128)}))
 	require.ErrorContains(t, box.CheckRequest(box.Request{ID: "x", By: strings.Repeat("b", 129)}), "by")
+	require.ErrorContains(t, box.CheckRequest(box.Request{ID: "x", By: "ana\n| suspended |"}), "by: ", "it is shown in lists and pages")
+	require.NoError(t, box.CheckRequest(box.Request{ID: "x", By: "Ana Ö"}))
 }
 
 func TestConnectChecksWhatItIsGiven(t *testing.T) {
@@ -51,6 +53,7 @@ func TestConnectChecksWhatItIsGiven(t *testing.T) {
 		"a holder with a delete":      {func(r *box.ConnectRequest) { r.HolderID = "a\x7fb" }, "holder_id"},
 		"an origin of 128 characters": {func(r *box.ConnectRequest) { r.Origin = strings.Repeat("o", 128) }, ""},
 		"an origin of 129":            {func(r *box.ConnectRequest) { r.Origin = strings.Repeat("o", 129) }, "origin"},
+		"an origin with a line break": {func(r *box.ConnectRequest) { r.Origin = "a\nb" }, "origin"},
 		"an operation":                {func(r *box.ConnectRequest) { r.Kind = box.HolderOperation }, ""},
 		"another kind":                {func(r *box.ConnectRequest) { r.Kind = "visit" }, "kind"},
 		"the longest lease":           {func(r *box.ConnectRequest) { r.Lease = box.Duration(12 * time.Hour) }, ""},
