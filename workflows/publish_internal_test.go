@@ -22,7 +22,7 @@ func TestTheDetailsAreATableWhateverWasSaid(t *testing.T) {
 	f.Apply(box.Step{Kind: box.StepAwaitReady}, box.Outcome{Failed: &box.StepFailure{Class: box.ClassUnavailable, Message: "no\nanswer"}}, now)
 	step := box.Step{Kind: box.StepWait, Then: box.StepAwaitReady, At: now.Add(time.Minute), Reason: box.Reason{Code: box.ReasonFailed, Text: "tried\nagain"}, StoppedBy: "owner"}
 	page := details(&f, step)
-	for _, line := range strings.Split(strings.TrimSpace(page), "\n") {
+	for line := range strings.SplitSeq(strings.TrimSpace(page), "\n") {
 		require.True(t, line == "" || strings.HasPrefix(line, "| ") && strings.HasSuffix(line, " |"), "%q in\n%s", line, page)
 	}
 	require.NotContains(t, page, "\n| state | deleted |")
