@@ -2,6 +2,7 @@ package box
 
 import (
 	"fmt"
+	"slices"
 	"time"
 )
 
@@ -29,6 +30,12 @@ func (f *Facts) CheckRequestDelete(r RequestDeleteAsk) error {
 // shown what a deletion would lose: only where that wakes nothing.
 func (f *Facts) ScanBeforeDelete() bool {
 	return f.State == StateRunning && !f.Look
+}
+
+// Occupied reports whether a pass or an export that was asked for is done in the
+// box, or waits for it: a look would have to wait behind it, for hours maybe.
+func (f *Facts) Occupied() bool {
+	return slices.ContainsFunc(f.Asks, func(a Ask) bool { return a.Kind != AskScan })
 }
 
 // RequestDelete answers what a deletion would lose, and the token that a
