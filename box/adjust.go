@@ -32,6 +32,9 @@ func (f *Facts) CheckAsk(ask Ask) error {
 	if err := f.checkOpen(); err != nil {
 		return err
 	}
+	if len(f.Asks) >= maxAsks && !f.asked(ask.ID) {
+		return tooManyAsks()
+	}
 	if ask.Kind == AskReclaim && !ask.Reclaim.DryRun && f.Hold != nil {
 		return Errorf(ClassFailedPrecondition, "%s; ask for a dry run, or again when it is lifted", f.holdReason("nothing is reclaimed").Text)
 	}
@@ -56,8 +59,11 @@ func (f *Facts) CheckAsk(ask Ask) error {
 // export that is covered already is answered at once.
 func (f *Facts) Queue(ask Ask) {
 	if f.seenBefore(ask.ID) {
-		waits := slices.ContainsFunc(f.Asks, func(a Ask) bool { return a.ID == ask.ID })
-		f.answerOld(ask.ID, waits, "ask again under a new request id")
+		f.answerOld(ask.ID, f.asked(ask.ID), "ask again under a new request id")
+		return
+	}
+	if len(f.Asks) >= maxAsks { // a look, which nothing checks before
+		f.finish(ask, Result{Class: ClassExhausted, Error: tooManyAsks().Error()})
 		return
 	}
 	if ask.Kind == AskExport && f.State != StateRunning && f.covered() {
@@ -66,6 +72,14 @@ func (f *Facts) Queue(ask Ask) {
 		return
 	}
 	f.Asks = append(f.Asks, ask)
+}
+
+func (f *Facts) asked(id string) bool {
+	return slices.ContainsFunc(f.Asks, func(a Ask) bool { return a.ID == id })
+}
+
+func tooManyAsks() error {
+	return Errorf(ClassExhausted, "%d requests wait for the box already, the most there can be; ask again when one was answered", maxAsks)
 }
 
 // CheckSwitch refuses keep or freeze where they cannot mean anything.
@@ -112,8 +126,23 @@ func (f *Facts) Freeze(r SwitchAsk, now time.Time) ActionAnswer {
 		f.SuspendWanted = nil // a wish from before is not carried out at some later thaw
 	case f.State == StateAwaitingConfirm:
 		f.move(now, StateSuspended, Reason{ReasonFrozen, "no longer frozen; the paused TTL counts from now"})
+	default:
+		f.freshWall(now)
 	}
 	return f.answer(map[bool]string{true: "frozen: no timer acts", false: "the clocks start afresh"}[r.On])
+}
+
+// freshWall starts the hard maximum of an awake box afresh, which no timer kept
+// meanwhile; the provider's own end stays where it is.
+func (f *Facts) freshWall(now time.Time) {
+	limit := f.Policy.MaxRun.Std()
+	if limit == 0 || f.AwakeSince.IsZero() || !f.awake() {
+		return
+	}
+	f.WallFloor = now.Add(limit)
+	if own := f.nativeRun(); own > 0 {
+		f.WallFloor = earliest(f.WallFloor, f.AwakeSince.Add(own))
+	}
 }
 
 func (f *Facts) freshClocks(now time.Time) {
@@ -146,7 +175,7 @@ func (f *Facts) CheckSetPolicy(r SetPolicyAsk) error {
 }
 
 // freshRun is how long a running box has left at least when its hard maximum
-// was shortened.
+// was shortened, unless it had less.
 const freshRun = 15 * time.Minute
 
 // SetPolicy changes the policy. A deadline that comes closer gives a fresh
@@ -155,16 +184,21 @@ func (f *Facts) SetPolicy(r SetPolicyAsk, now time.Time) SetPolicyAnswer {
 	before := f.Armed(f.due(now))
 	if !f.seenBefore(r.ID) {
 		old, had := f.expiryAt()
-		idle, run, was := f.Policy.Idle, f.Policy.MaxRun, f.Policy
+		idle, was := f.IdleAfter(), f.Policy
+		end, ends := f.wallAt()
 		f.Policy = f.Policy.Merged(r.Policy).Effective()
 		if f.Policy != was {
 			f.Durable++
 		}
-		if f.Policy.Idle != idle {
+		if f.IdleAfter() != idle {
 			f.IdleFloor = latest(f.IdleFloor, now)
 		}
-		if wall, ok := f.wallAt(); ok && f.Policy.MaxRun != run && wall.Before(now.Add(freshRun)) {
-			f.WallFloor = now.Add(freshRun)
+		fresh := now.Add(freshRun)
+		if ends {
+			fresh = earliest(fresh, end) // a shorter maximum lengthens nothing
+		}
+		if wall, ok := f.wallAt(); ok && wall.Before(fresh) {
+			f.WallFloor = fresh
 		}
 		if at, ok := f.expiryAt(); ok && (!had || at.Before(old)) {
 			f.ExpiryFloor = latest(f.ExpiryFloor, now.Add(max(f.Policy.Grace, f.Policy.Notice).Std()))
@@ -194,11 +228,13 @@ func (f *Facts) ReportActivity(s ActivitySignal, now time.Time) {
 		f.LastUse = latest(f.LastUse, now.Add(-s.IdleFor.Std()))
 	}
 	for _, id := range s.Begun {
-		if checkLabel("begun", id) == nil && len(f.Holders) < maxHolders {
-			f.hold(Holder{ID: id, Kind: HolderOperation, Origin: s.Origin}, f.Policy.HolderLease, now)
+		if checkLabel("begun", id) == nil && (len(f.Holders) < maxHolders || !f.heldUntil(id).IsZero()) {
+			f.hold(Holder{ID: id, Kind: HolderOperation, Origin: plainText(s.Origin)}, f.Policy.HolderLease, now)
 		}
 	}
 	for _, id := range s.Ended {
-		f.Release(id, now)
+		if slices.ContainsFunc(f.Holders, func(h Holder) bool { return h.ID == id && h.Kind == HolderOperation }) {
+			f.Release(id, now)
+		}
 	}
 }

@@ -16,15 +16,20 @@ func (f *Facts) idleAt() (time.Time, bool) {
 // provider's own where that is shorter.
 func (f *Facts) wallAt() (time.Time, bool) {
 	limit := f.Policy.MaxRun.Std()
-	if native := f.Capabilities.MaxRun.Std(); native > 0 {
-		if own := max(native-f.Policy.DeadMan.Std(), native/2); limit == 0 || own < limit {
-			limit = own
-		}
+	if own := f.nativeRun(); own > 0 && (limit == 0 || own < limit) {
+		limit = own
 	}
 	if limit == 0 || f.AwakeSince.IsZero() {
 		return time.Time{}, false
 	}
 	return latest(f.AwakeSince.Add(limit), f.WallFloor), true
+}
+
+// nativeRun is how long the box may be awake because its provider ends it by
+// itself; zero where it does not.
+func (f *Facts) nativeRun() time.Duration {
+	native := f.Capabilities.MaxRun.Std()
+	return max(native-f.Policy.DeadMan.Std(), native/2)
 }
 
 // expiryAt returns when the paused TTL is over, and false when it never is.

@@ -2,6 +2,7 @@ package box
 
 import (
 	"fmt"
+	"slices"
 	"time"
 )
 
@@ -29,6 +30,12 @@ func (f *Facts) CheckRequestDelete(r RequestDeleteAsk) error {
 // shown what a deletion would lose: only where that wakes nothing.
 func (f *Facts) ScanBeforeDelete() bool {
 	return f.State == StateRunning && !f.Look
+}
+
+// Occupied reports whether a pass or an export that was asked for is done in the
+// box, or waits for it: a look would have to wait behind it, for hours maybe.
+func (f *Facts) Occupied() bool {
+	return slices.ContainsFunc(f.Asks, func(a Ask) bool { return a.Kind != AskScan })
 }
 
 // RequestDelete answers what a deletion would lose, and the token that a
@@ -69,6 +76,7 @@ func (f *Facts) RequestDelete(r RequestDeleteAsk, now time.Time) Loss {
 // ConfirmDelete takes a person's confirmation. A refusal is recorded where
 // status shows it, since a signal has no answer.
 func (f *Facts) ConfirmDelete(s ConfirmDelete, now time.Time) {
+	s.Token, s.By = plainText(s.Token), plainText(s.By)
 	refuse := func(code ReasonCode, text string) {
 		f.Confirmation = &Confirmation{Token: s.Token, At: now, By: s.By, Reason: Reason{code, text}}
 	}
@@ -151,6 +159,7 @@ func (f *Facts) unblock(now time.Time) {
 // CancelDelete takes a request or a confirmation back. What became of it is
 // recorded; too late is recorded, not undone. It may be repeated.
 func (f *Facts) CancelDelete(s CancelDelete, now time.Time) {
+	s.By = plainText(s.By)
 	d := f.Deletion
 	switch {
 	case d == nil:

@@ -11,6 +11,11 @@ const (
 	maxSeen        = 64
 	maxHolders     = 256
 	maxResults     = 8
+	// maxAsks is how many requests may wait at once. With the one adoption and the
+	// one abandonment that may, their results fit into what is kept.
+	maxAsks = maxResults - 2
+	// maxSaid is how much is kept of what a box or a provider says, in characters.
+	maxSaid = 1000
 )
 
 // lateBy is how late a deadline may be noticed before an outage is assumed and

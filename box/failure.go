@@ -5,6 +5,10 @@ import (
 	"time"
 )
 
+// longestWait bounds what the other side may ask us to wait: whatever it says, a
+// box that costs money is not left alone for ever.
+const longestWait = day
+
 // backoff says how long a failing step waits: the first delay, doubled each
 // time, up to the most.
 func backoff(kind StepKind) (first, most time.Duration) {
@@ -36,7 +40,7 @@ func (f *Facts) fail(step Step, why StepFailure, now time.Time) {
 	wait := min(first<<min(count-1, 20), most)
 	f.Failure = &Failure{
 		Step: step.Kind, Class: why.Class, Message: why.Message, Count: count, At: now, Since: since,
-		RetryAt: now.Add(max(wait, why.RetryAfter.Std())),
+		RetryAt: now.Add(max(wait, min(why.RetryAfter.Std(), longestWait))),
 	}
 	if count == attentionTries && step.Ask == nil {
 		f.record(EventNeedsAttention, Reason{ReasonFailed, fmt.Sprintf("%s failed %d times, last: %s", step.Kind, count, why.Message)}, now)

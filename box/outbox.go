@@ -281,9 +281,11 @@ func deliveryOf(to Cursor, out Outcome) Delivery {
 	return d
 }
 
-func cut(text string) string {
-	if runes := []rune(text); len(runes) > maxProblem {
-		return string(runes[:maxProblem-1]) + "…"
+func cut(text string) string { return cutTo(text, maxProblem) }
+
+func cutTo(text string, most int) string {
+	if runes := []rune(text); len(runes) > most {
+		return string(runes[:most-1]) + "…"
 	}
 	return text
 }

@@ -37,6 +37,19 @@ type StepFailure struct {
 	Listeners []Listener `json:"listeners,omitzero"`
 }
 
+// shorten cuts what a box, a provider or a receiver said: the facts are the input
+// of the next run, and none of them may make that too large.
+func (o *Outcome) shorten() {
+	for _, said := range []*string{&o.Observation.Evidence, &o.Busy, &o.Problem} {
+		*said = cutTo(*said, maxSaid)
+	}
+	if o.Failed != nil {
+		short := *o.Failed
+		short.Message = cutTo(short.Message, maxSaid)
+		o.Failed = &short
+	}
+}
+
 // How often a step may fail before it is skipped (where that is safe) or a
 // deletion is blocked.
 const (
@@ -56,6 +69,7 @@ const (
 // Apply stores the outcome of a step. It decides nothing that [Next] decides:
 // it moves the state and remembers.
 func (f *Facts) Apply(step Step, out Outcome, now time.Time) {
+	out.shorten()
 	f.listen(out)
 	defer f.recordUnhealthy(f.Unhealthy, now)
 	if out.Failed != nil {

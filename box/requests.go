@@ -19,15 +19,19 @@ func CheckRequest(r Request) error {
 	if len(r.ID) > 128 || strings.ContainsFunc(r.ID, func(c rune) bool { return c < '!' || c > '~' }) {
 		return Invalidf("request_id", "use at most 128 printable characters without spaces")
 	}
-	if len(r.By) > 128 {
-		return Invalidf("by", "use at most 128 characters")
+	return checkName("by", r.By)
+}
+
+func checkLabel(field, text string) error {
+	if text == "" || checkName(field, text) != nil {
+		return Invalidf(field, "use 1 to 128 characters without control characters")
 	}
 	return nil
 }
 
-func checkLabel(field, text string) error {
-	if text == "" || len(text) > 128 || strings.ContainsFunc(text, func(c rune) bool { return c < ' ' || c == 127 }) {
-		return Invalidf(field, "use 1 to 128 characters without control characters")
+func checkName(field, text string) error {
+	if len(text) > 128 || strings.ContainsFunc(text, func(c rune) bool { return c < ' ' || c == 127 }) {
+		return Invalidf(field, "use at most 128 characters without control characters")
 	}
 	return nil
 }
@@ -46,8 +50,8 @@ func (f *Facts) CheckConnect(r ConnectRequest) error {
 	if r.Kind != "" && r.Kind != HolderConnection && r.Kind != HolderOperation {
 		return Invalidf("kind", "%q is not known; use connection or operation", r.Kind)
 	}
-	if len(r.Origin) > 128 {
-		return Invalidf("origin", "use at most 128 characters")
+	if err := checkName("origin", r.Origin); err != nil {
+		return err
 	}
 	if len(f.Holders) >= maxHolders && !slices.ContainsFunc(f.Holders, func(h Holder) bool { return h.ID == r.HolderID }) {
 		return Errorf(ClassExhausted, "the box has %d holders, the most there can be; release one first", maxHolders)

@@ -48,8 +48,11 @@ func TestBackOff(t *testing.T) {
 				require.Equal(t, noon().Add(wait), f.Failure.RetryAt, "try %d", i+1)
 			}
 			f, fail = failing()
-			fail(box.StepFailure{Class: box.ClassExhausted, RetryAfter: box.Duration(3 * day), NotBegun: true})
-			require.Equal(t, noon().Add(3*day), f.Failure.RetryAt, "what the other side asks for is waited for")
+			fail(box.StepFailure{Class: box.ClassExhausted, RetryAfter: box.Duration(20 * time.Hour), NotBegun: true})
+			require.Equal(t, noon().Add(20*time.Hour), f.Failure.RetryAt, "what the other side asks for is waited for")
+			f, fail = failing()
+			fail(box.StepFailure{Class: box.ClassExhausted, RetryAfter: box.Duration(3650 * day), NotBegun: true})
+			require.Equal(t, noon().Add(day), f.Failure.RetryAt, "but not for ever: nothing is given up because of what it says")
 		})
 	}
 }

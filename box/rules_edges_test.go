@@ -34,6 +34,8 @@ func TestEveryRequestNeedsAnID(t *testing.T) {
 	}
 	require.NoError(t, box.CheckRequest(box.Request{ID: "x", By: strings.Repeat("b", 128)}))
 	require.ErrorContains(t, box.CheckRequest(box.Request{ID: "x", By: strings.Repeat("b", 129)}), "by")
+	require.ErrorContains(t, box.CheckRequest(box.Request{ID: "x", By: "ana\n| suspended |"}), "by: ", "it is shown in lists and pages")
+	require.NoError(t, box.CheckRequest(box.Request{ID: "x", By: "Ana Ö"}))
 }
 
 func TestConnectChecksWhatItIsGiven(t *testing.T) {
@@ -51,6 +53,7 @@ func TestConnectChecksWhatItIsGiven(t *testing.T) {
 		"a holder with a delete":      {func(r *box.ConnectRequest) { r.HolderID = "a\x7fb" }, "holder_id"},
 		"an origin of 128 characters": {func(r *box.ConnectRequest) { r.Origin = strings.Repeat("o", 128) }, ""},
 		"an origin of 129":            {func(r *box.ConnectRequest) { r.Origin = strings.Repeat("o", 129) }, "origin"},
+		"an origin with a line break": {func(r *box.ConnectRequest) { r.Origin = "a\nb" }, "origin"},
 		"an operation":                {func(r *box.ConnectRequest) { r.Kind = box.HolderOperation }, ""},
 		"another kind":                {func(r *box.ConnectRequest) { r.Kind = "visit" }, "kind"},
 		"the longest lease":           {func(r *box.ConnectRequest) { r.Lease = box.Duration(12 * time.Hour) }, ""},
@@ -225,6 +228,13 @@ func TestSpecsRefuseWhatCannotBeStored(t *testing.T) {
 		}
 		return out
 	}
+	large := func(of string) map[string]string { // the facts hold it twice, and the engine takes 2 MB
+		out := many(64)
+		for name := range out {
+			out[name] = strings.Repeat(of, 4096)
+		}
+		return out
+	}
 	for name, row := range map[string]struct {
 		change func(*box.Spec)
 		field  string
@@ -232,41 +242,45 @@ func TestSpecsRefuseWhatCannotBeStored(t *testing.T) {
 		"32 labels":   {func(s *box.Spec) { s.Labels = many(32) }, ""},
 		"33 labels":   {func(s *box.Spec) { s.Labels = many(33) }, "labels"},
 		"64 settings": {func(s *box.Spec) { s.Env = many(64) }, ""},
-		"65 settings": {func(s *box.Spec) { s.Env = many(65) }, "labels"},
+		"65 settings": {func(s *box.Spec) { s.Env = many(65) }, "env"},
 		"64 secrets": {func(s *box.Spec) {
 			s.Secrets = many(64)
 			for name := range s.Secrets {
 				s.Secrets[name] = "env:X"
 			}
 		}, ""},
-		"65 secrets":                      {func(s *box.Spec) { s.Secrets = many(65) }, "labels"},
-		"a label with a bad name":         {func(s *box.Spec) { s.Labels = map[string]string{"-x": "v"} }, "labels.-x"},
-		"a label of 256 characters":       {func(s *box.Spec) { s.Labels = map[string]string{"x": strings.Repeat("v", 256)} }, ""},
-		"a label of 257":                  {func(s *box.Spec) { s.Labels = map[string]string{"x": strings.Repeat("v", 257)} }, "labels.x"},
-		"a label with a space":            {func(s *box.Spec) { s.Labels = map[string]string{"x": "a b"} }, ""},
-		"a label with a line end":         {func(s *box.Spec) { s.Labels = map[string]string{"x": "a\nb"} }, "labels.x"},
-		"a label that is called a key":    {func(s *box.Spec) { s.Labels = map[string]string{"api-key": "x"} }, "labels.api-key"},
-		"a setting of 4096 bytes":         {func(s *box.Spec) { s.Env = map[string]string{"X": strings.Repeat("v", 4096)} }, ""},
-		"a setting of 4097":               {func(s *box.Spec) { s.Env = map[string]string{"X": strings.Repeat("v", 4097)} }, "env.X"},
-		"a setting with a NUL":            {func(s *box.Spec) { s.Env = map[string]string{"X": "a\x00b"} }, "env.X"},
-		"a setting with a bad name":       {func(s *box.Spec) { s.Env = map[string]string{"1X": "v"} }, "env.1X"},
-		"a secret with a bad name":        {func(s *box.Spec) { s.Secrets = map[string]string{"1X": "env:X"} }, "secrets.1X"},
-		"a secret that is a value":        {func(s *box.Spec) { s.Secrets = map[string]string{"X": "hunter2"} }, "secrets.X"},
-		"an image of 256 characters":      {func(s *box.Spec) { s.Image = strings.Repeat("i", 256) }, ""},
-		"an image of 257":                 {func(s *box.Spec) { s.Image = strings.Repeat("i", 257) }, "image"},
-		"an image with a space":           {func(s *box.Spec) { s.Image = "a b" }, "image"},
-		"an image with a delete":          {func(s *box.Spec) { s.Image = "a\x7fb" }, "image"},
-		"a longest length":                {func(s *box.Spec) { s.Policy.Idle = box.Duration(3650 * day) }, ""},
-		"a longer one":                    {func(s *box.Spec) { s.Policy.Idle = box.Duration(3650*day + 1) }, "policy.idle"},
-		"a shortest length":               {func(s *box.Spec) { s.Policy.Idle = box.Duration(time.Second) }, ""},
-		"a shorter one":                   {func(s *box.Spec) { s.Policy.Idle = box.Duration(time.Second - 1) }, "policy.idle"},
-		"a notice as long as the TTL":     {func(s *box.Spec) { s.Policy.PausedTTL, s.Policy.Notice = box.Duration(day), box.Duration(day) }, "policy.notice"},
-		"a notice a little shorter":       {func(s *box.Spec) { s.Policy.PausedTTL, s.Policy.Notice = box.Duration(day), box.Duration(day-1) }, ""},
-		"a notice where nothing expires":  {func(s *box.Spec) { s.Policy.PausedTTL, s.Policy.Notice = box.Never, box.Duration(day) }, ""},
-		"a TTL as long as the notice":     {func(s *box.Spec) { s.Policy.PausedTTL = box.Duration(72 * time.Hour) }, ""},
-		"a grace period that never is":    {func(s *box.Spec) { s.Policy.Grace = box.Never }, "policy.grace"},
-		"an expiry that nobody knows":     {func(s *box.Spec) { s.Policy.OnExpiry = "burn" }, "policy.on_expiry"},
-		"a spec of a version of tomorrow": {func(s *box.Spec) { s.Version++ }, "version"},
+		"65 secrets":                       {func(s *box.Spec) { s.Secrets = many(65) }, "secrets"},
+		"a reference of 1024 characters":   {func(s *box.Spec) { s.Secrets = map[string]string{"X": "file:/" + strings.Repeat("p", 1018)} }, ""},
+		"a reference of 1025":              {func(s *box.Spec) { s.Secrets = map[string]string{"X": "file:/" + strings.Repeat("p", 1019)} }, "secrets.X"},
+		"settings as large as they can be": {func(s *box.Spec) { s.Env = large("v") }, ""},
+		"settings that are written larger": {func(s *box.Spec) { s.Env = large("\x01") }, "spec"},
+		"a label with a bad name":          {func(s *box.Spec) { s.Labels = map[string]string{"-x": "v"} }, "labels.-x"},
+		"a label of 256 characters":        {func(s *box.Spec) { s.Labels = map[string]string{"x": strings.Repeat("v", 256)} }, ""},
+		"a label of 257":                   {func(s *box.Spec) { s.Labels = map[string]string{"x": strings.Repeat("v", 257)} }, "labels.x"},
+		"a label with a space":             {func(s *box.Spec) { s.Labels = map[string]string{"x": "a b"} }, ""},
+		"a label with a line end":          {func(s *box.Spec) { s.Labels = map[string]string{"x": "a\nb"} }, "labels.x"},
+		"a label that is called a key":     {func(s *box.Spec) { s.Labels = map[string]string{"api-key": "x"} }, "labels.api-key"},
+		"a setting of 4096 bytes":          {func(s *box.Spec) { s.Env = map[string]string{"X": strings.Repeat("v", 4096)} }, ""},
+		"a setting of 4097":                {func(s *box.Spec) { s.Env = map[string]string{"X": strings.Repeat("v", 4097)} }, "env.X"},
+		"a setting with a NUL":             {func(s *box.Spec) { s.Env = map[string]string{"X": "a\x00b"} }, "env.X"},
+		"a setting with a bad name":        {func(s *box.Spec) { s.Env = map[string]string{"1X": "v"} }, "env.1X"},
+		"a secret with a bad name":         {func(s *box.Spec) { s.Secrets = map[string]string{"1X": "env:X"} }, "secrets.1X"},
+		"a secret that is a value":         {func(s *box.Spec) { s.Secrets = map[string]string{"X": "hunter2"} }, "secrets.X"},
+		"an image of 256 characters":       {func(s *box.Spec) { s.Image = strings.Repeat("i", 256) }, ""},
+		"an image of 257":                  {func(s *box.Spec) { s.Image = strings.Repeat("i", 257) }, "image"},
+		"an image with a space":            {func(s *box.Spec) { s.Image = "a b" }, "image"},
+		"an image with a delete":           {func(s *box.Spec) { s.Image = "a\x7fb" }, "image"},
+		"a longest length":                 {func(s *box.Spec) { s.Policy.Idle = box.Duration(3650 * day) }, ""},
+		"a longer one":                     {func(s *box.Spec) { s.Policy.Idle = box.Duration(3650*day + 1) }, "policy.idle"},
+		"a shortest length":                {func(s *box.Spec) { s.Policy.Idle = box.Duration(time.Second) }, ""},
+		"a shorter one":                    {func(s *box.Spec) { s.Policy.Idle = box.Duration(time.Second - 1) }, "policy.idle"},
+		"a notice as long as the TTL":      {func(s *box.Spec) { s.Policy.PausedTTL, s.Policy.Notice = box.Duration(day), box.Duration(day) }, "policy.notice"},
+		"a notice a little shorter":        {func(s *box.Spec) { s.Policy.PausedTTL, s.Policy.Notice = box.Duration(day), box.Duration(day-1) }, ""},
+		"a notice where nothing expires":   {func(s *box.Spec) { s.Policy.PausedTTL, s.Policy.Notice = box.Never, box.Duration(day) }, ""},
+		"a TTL as long as the notice":      {func(s *box.Spec) { s.Policy.PausedTTL = box.Duration(72 * time.Hour) }, ""},
+		"a grace period that never is":     {func(s *box.Spec) { s.Policy.Grace = box.Never }, "policy.grace"},
+		"an expiry that nobody knows":      {func(s *box.Spec) { s.Policy.OnExpiry = "burn" }, "policy.on_expiry"},
+		"a spec of a version of tomorrow":  {func(s *box.Spec) { s.Version++ }, "version"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()

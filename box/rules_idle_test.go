@@ -147,7 +147,6 @@ func TestTheIdleDeadlineFollowsTheFacts(t *testing.T) {
 		w.pass(20 * time.Hour) // beyond the hard maximum, too
 		w.state(box.StateRunning)
 		w.facts.Freeze(box.SwitchAsk{Request: box.Request{ID: "f2"}}, w.now)
-		w.facts.SetPolicy(box.SetPolicyAsk{Request: box.Request{ID: "p"}, Policy: box.Policy{MaxRun: box.Never}}, w.now)
 		if got := w.settle(); !got.At.Equal(w.now.Add(idle)) || got.Then != box.StepQuiesce {
 			t.Fatalf("armed is %+v", got)
 		}

@@ -1,6 +1,9 @@
 package box_test
 
 import (
+	"encoding/json"
+	"fmt"
+	"strings"
 	"testing"
 	"time"
 
@@ -165,4 +168,176 @@ func TestAnAbandonmentThatADeletionOvertookIsAnswered(t *testing.T) {
 	result, ok := w.facts.ResultFor("a")
 	require.True(t, ok)
 	require.Equal(t, box.ClassFailedPrecondition, result.Class)
+}
+
+// Ten updates at most are under way at once, and each waits for its own result:
+// none may be pushed out of what is kept before its owner read it.
+func TestEveryRequestThatWaitsGetsItsAnswer(t *testing.T) {
+	t.Parallel()
+	w := awake(t)
+	var taken []string
+	for i := range 10 {
+		ask := box.Ask{Kind: box.AskReclaim, ID: fmt.Sprintf("r-%d", i)}
+		err := w.facts.CheckAsk(ask)
+		if err != nil {
+			require.Equal(t, box.ClassExhausted, box.ClassOf(err))
+			require.ErrorContains(t, err, "wait", "what is wrong")
+			require.ErrorContains(t, err, "again", "what to do")
+			continue
+		}
+		w.facts.Queue(ask)
+		taken = append(taken, ask.ID)
+	}
+	require.GreaterOrEqual(t, len(taken), 4, "some are served")
+	w.facts.Queue(box.Ask{Kind: box.AskScan, ID: "scan:d-1"}) // which no check precedes
+	taken = append(taken, "scan:d-1")
+	w.exists = false
+	w.facts.Observe(box.ObservedSignal{Observation: w.seen()})
+	w.settle()
+	w.state(box.StateLost)
+	for _, id := range taken {
+		_, done := w.facts.ResultFor(id)
+		require.True(t, done, "whoever asked %s waits for ever", id)
+	}
+}
+
+// Whatever is said in a signal, which nobody checks before it is taken, the
+// facts stay small: they are the input of the next run.
+func TestWhatASignalSaysIsCut(t *testing.T) {
+	t.Parallel()
+	long := strings.Repeat("x\n", 1<<19)
+	for name, say := range map[string]func(w *world){
+		"a token that is refused": func(w *world) { w.facts.ConfirmDelete(box.ConfirmDelete{Token: long, By: "ana"}, w.now) },
+		"who confirms, refused":   func(w *world) { w.facts.ConfirmDelete(box.ConfirmDelete{Token: "t", By: long}, w.now) },
+		"who confirms": func(w *world) {
+			w.facts.ConfirmDelete(box.ConfirmDelete{Token: w.requestDelete().Token, By: long}, w.now)
+		},
+		"who cancels nothing":      func(w *world) { w.facts.CancelDelete(box.CancelDelete{By: long}, w.now) },
+		"who cancels":              func(w *world) { w.requestDelete(); w.facts.CancelDelete(box.CancelDelete{By: long}, w.now) },
+		"where an operation is of": func(w *world) { w.facts.ReportActivity(box.ActivitySignal{Begun: []string{"op"}, Origin: long}, w.now) },
+		"who holds":                func(w *world) { w.facts.SetHold(box.HoldSignal{On: true, By: long, Reason: long}, w.now) },
+		"what a step failed with": func(w *world) {
+			w.facts.Apply(box.Step{Kind: box.StepObserve}, box.Outcome{Failed: &box.StepFailure{Class: box.ClassInternal, Message: long}}, w.now)
+		},
+		"what a provider says of it": func(w *world) {
+			w.facts.Apply(box.Step{Kind: box.StepObserve}, box.Outcome{Observation: box.Observation{Ref: w.facts.Ref, Phase: box.PhaseSuspended, Evidence: long}}, w.now)
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			w := awake(t)
+			say(w)
+			data, err := json.Marshal(w.facts)
+			require.NoError(t, err)
+			require.Less(t, len(data), 16<<10)
+		})
+	}
+}
+
+// A box with the most holders there can be is held by those it has.
+func TestOperationsOfAFullBoxAreRenewed(t *testing.T) {
+	t.Parallel()
+	w := awake(t)
+	var ids []string
+	for i := range 300 {
+		ids = append(ids, fmt.Sprintf("op-%d", i))
+	}
+	w.facts.ReportActivity(box.ActivitySignal{Begun: ids}, w.now)
+	full := len(w.facts.Holders)
+	require.Equal(t, 256, full)
+	for range 5 {
+		w.now = w.now.Add(time.Minute)
+		w.facts.ReportActivity(box.ActivitySignal{Begun: ids}, w.now)
+		w.settle()
+		require.Len(t, w.facts.Holders, full)
+		require.Equal(t, w.now.Add(2*time.Minute), w.facts.Holders[0].Until)
+	}
+}
+
+// An operation that ends is no connection that ends, whatever its id.
+func TestAnOperationThatEndsReleasesNoConnection(t *testing.T) {
+	t.Parallel()
+	w := awake(t)
+	w.connect("same-id")
+	w.facts.ReportActivity(box.ActivitySignal{Ended: []string{"same-id"}}, w.now)
+	require.Len(t, w.facts.Holders, 1)
+	w.facts.Release("same-id", w.now)
+	require.Empty(t, w.facts.Holders)
+}
+
+// A hard maximum that is made shorter gives a fresh window first, and never
+// more than there was: the provider's own end comes no later for it.
+func TestAShorterMaximumLengthensNothing(t *testing.T) {
+	t.Parallel()
+	for name, tt := range map[string]struct {
+		native time.Duration
+		at     time.Duration
+		change box.Policy
+		want   time.Duration
+	}{
+		"a fresh window":                                {0, 11 * time.Hour, box.Policy{MaxRun: box.Duration(time.Hour)}, 11*time.Hour + 15*time.Minute},
+		"shortly before the end that there was":         {0, 12*time.Hour - time.Minute, box.Policy{MaxRun: box.Duration(time.Hour)}, 12 * time.Hour},
+		"shortly before the provider's end":             {time.Hour, 44 * time.Minute, box.Policy{MaxRun: box.Duration(30 * time.Minute)}, 45 * time.Minute},
+		"a margin that is wider now":                    {time.Hour, 25 * time.Minute, box.Policy{DeadMan: box.Duration(40 * time.Minute)}, 40 * time.Minute},
+		"a margin that is wider now, shortly before it": {time.Hour, 40 * time.Minute, box.Policy{DeadMan: box.Duration(40 * time.Minute)}, 45 * time.Minute},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			c := row()
+			c.MaxRun = box.Span(tt.native)
+			w := newWorldAt(t, spec(), c)
+			w.settle()
+			began := w.now
+			w.connect("tab")
+			w.facts.Holders[0].Until = w.now.Add(day)
+			w.now = began.Add(tt.at)
+			w.policy("p", tt.change)
+			step := w.settle()
+			require.Equal(t, tt.want, step.At.Sub(began), "%+v", step)
+		})
+	}
+}
+
+// A change of who leads is as little retroactive as one of the idle time.
+func TestAChangeOfTheLeadGivesAFreshWindow(t *testing.T) {
+	t.Parallel()
+	c := row()
+	c.NativeIdle, c.NativeAdjust = box.Yes, box.Yes
+	s := spec()
+	s.Policy.Lead = box.LeadProvider
+	w := newWorldAt(t, s, c)
+	w.settle()
+	w.now = w.now.Add(idle + 30*time.Second)
+	w.policy("p", box.Policy{Lead: box.LeadOurs})
+	step := w.settle()
+	w.state(box.StateRunning)
+	require.Equal(t, w.now.Add(idle), step.At, "%+v", step)
+}
+
+// Frozen for longer than the hard maximum, it is not suspended under its user
+// at the thaw: that clock starts afresh too, up to the provider's own end.
+func TestAThawStartsTheHardMaximumAfresh(t *testing.T) {
+	t.Parallel()
+	for name, tt := range map[string]struct{ native, frozen, want time.Duration }{
+		"as long as the policy says":  {0, 300 * day, 300*day + 12*time.Hour},
+		"not past the provider's end": {20 * time.Hour, 10 * time.Hour, 20*time.Hour - 15*time.Minute},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			c := row()
+			c.MaxRun = box.Span(tt.native)
+			s := spec()
+			s.Policy.Idle = box.Never
+			w := newWorldAt(t, s, c)
+			w.settle()
+			began := w.now
+			w.freeze("f1", true)
+			w.settle()
+			w.now = w.now.Add(tt.frozen)
+			w.freeze("f2", false)
+			step := w.settle()
+			w.state(box.StateRunning)
+			require.Equal(t, tt.want, step.At.Sub(began), "%+v", step)
+		})
+	}
 }

@@ -1,6 +1,7 @@
 package box
 
 import (
+	"encoding/json"
 	"maps"
 	"regexp"
 	"slices"
@@ -180,6 +181,11 @@ const (
 	maxLabels = 32
 	maxEnv    = 64
 	maxValue  = 4096
+	// maxSecretRef bounds a reference, which may be a path. maxSpec is how large the
+	// whole may be written: a run hands it on twice, in its input and in the facts,
+	// and the engine takes 2 MB.
+	maxSecretRef = 1024
+	maxSpec      = 384 << 10
 )
 
 // ReservedEnv reports whether boxkeeper sets a variable of the box itself, so
@@ -227,8 +233,13 @@ func (s Spec) Validate() error {
 	if len(s.Image) > maxText || strings.ContainsFunc(s.Image, unprintable) {
 		return Invalidf("image", "use at most %d printable characters without spaces", maxText)
 	}
-	if len(s.Labels) > maxLabels || len(s.Env) > maxEnv || len(s.Secrets) > maxEnv {
-		return Invalidf("labels", "there can be %d labels and %d settings of each kind at most; it all goes into the history", maxLabels, maxEnv)
+	for _, kind := range []struct {
+		name       string
+		have, most int
+	}{{"labels", len(s.Labels), maxLabels}, {"env", len(s.Env), maxEnv}, {"secrets", len(s.Secrets), maxEnv}} {
+		if kind.have > kind.most {
+			return Invalidf(kind.name, "there are %d, and can be %d at most; it all goes into the history", kind.have, kind.most)
+		}
 	}
 	for _, name := range slices.Sorted(maps.Keys(s.Labels)) {
 		switch {
@@ -260,9 +271,14 @@ func (s Spec) Validate() error {
 			return Invalidf("secrets."+name, "is not a name of an environment variable")
 		case ReservedEnv(name):
 			return Invalidf("secrets."+name, "is set by boxkeeper; leave it out")
+		case len(s.Secrets[name]) > maxSecretRef:
+			return Invalidf("secrets."+name, "is longer than %d characters; use a shorter reference", maxSecretRef)
 		case !secretRefForm.MatchString(s.Secrets[name]):
 			return Invalidf("secrets."+name, "must be a reference: env:NAME, file:/absolute/path or credential:NAME; the value itself never goes here")
 		}
+	}
+	if data, err := json.Marshal(s); err != nil || len(data) > maxSpec {
+		return Invalidf("spec", "is larger than %d bytes as it is written; put what is large into a file in the image", maxSpec)
 	}
 	return s.Policy.Validate()
 }

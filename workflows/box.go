@@ -221,6 +221,9 @@ func (w *loop) continueAsNew() error {
 const (
 	changeRecords  = "records"
 	recordsVersion = 1 // what a person changes is noted in the ledger
+
+	changeAside  = "request-delete-aside"
+	asideVersion = 1 // a deletion is shown at once while something else that was asked for is done in the box
 )
 
 // records reports whether this run may have the record step: one whose history
@@ -228,6 +231,13 @@ const (
 func (w *loop) records() bool {
 	//nolint:forbidigo // runs of an earlier release went past changes of a policy, of keep and of freeze without the step
 	return workflow.GetVersion(w.ctx, changeRecords, workflow.DefaultVersion, recordsVersion) >= recordsVersion
+}
+
+// looksAside reports whether this run may leave out the look that a request to
+// delete would have to wait for.
+func (w *loop) looksAside() bool {
+	//nolint:forbidigo // runs of an earlier release waited, and looked then
+	return workflow.GetVersion(w.ctx, changeAside, workflow.DefaultVersion, asideVersion) >= asideVersion
 }
 
 // clip cuts a text to what the engine takes as a summary.

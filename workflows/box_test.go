@@ -365,3 +365,31 @@ func TestWhatCannotBeReadEndsNoContinuedRun(t *testing.T) {
 		})
 	}
 }
+
+// A person who wants to delete a box is answered while a long pass goes on in
+// it, from the last look, and their confirmation ends the pass.
+func TestADeletionIsShownWhileAPassGoesOn(t *testing.T) {
+	t.Parallel()
+	p := newPlay(t)
+	p.box.hang[box.StepReclaim] = true
+	ended := false
+	p.update(minute, box.UpdateReclaim, box.ReclaimAsk{Request: id("long")}, func(any, error) { ended = true })
+	p.update(minute+50*time.Millisecond, box.UpdateRequestDelete, box.RequestDeleteAsk{Request: id("d")}, func(answer any, err error) {
+		if err != nil || ended {
+			t.Errorf("%v; the pass had ended: %v", err, ended)
+			return
+		}
+		loss, _ := answer.(box.Loss)
+		if loss.Token == "" || loss.ScanAge != box.Never {
+			t.Errorf("loss %+v", loss)
+		}
+		p.box.hang[box.StepReclaim] = false
+		p.env.SignalWorkflow(box.SignalConfirmDelete, box.ConfirmDelete{Token: loss.Token, By: "ana", WithoutHistory: true})
+	})
+	if err := p.run(); err != nil {
+		t.Fatal(err)
+	}
+	if p.box.phase != box.PhaseGone || slices.Contains(p.box.log, box.StepScan) {
+		t.Errorf("phase %s, steps %v", p.box.phase, p.box.log)
+	}
+}

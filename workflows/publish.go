@@ -116,7 +116,7 @@ func details(f *box.Facts, step box.Step) string {
 	var b strings.Builder
 	line := func(name, text string) {
 		if text != "" {
-			fmt.Fprintf(&b, "| %s | %s |\n", name, strings.ReplaceAll(text, "|", "\\|"))
+			fmt.Fprintf(&b, "| %s | %s |\n", name, cell(text))
 		}
 	}
 	b.WriteString("| | |\n| --- | --- |\n")
@@ -141,8 +141,13 @@ func details(f *box.Facts, step box.Step) string {
 	if n := len(f.Transitions); n > 0 {
 		b.WriteString("\n| when | state | why |\n| --- | --- | --- |\n")
 		for _, t := range f.Transitions[max(0, n-15):] {
-			fmt.Fprintf(&b, "| %s | %s | %s |\n", t.At.UTC().Format(time.RFC3339), t.To, strings.ReplaceAll(t.Reason.Text, "|", "\\|"))
+			fmt.Fprintf(&b, "| %s | %s | %s |\n", t.At.UTC().Format(time.RFC3339), t.To, cell(t.Reason.Text))
 		}
 	}
 	return b.String()
+}
+
+// cell is a text inside a table, on one line.
+func cell(text string) string {
+	return strings.ReplaceAll(strings.Join(strings.Fields(text), " "), "|", "\\|")
 }

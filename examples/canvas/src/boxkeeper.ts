@@ -63,6 +63,8 @@ const waits: Partial<Record<keyof Updates, number>> = {
   [updates.reclaim]: 15 * minute,
   [updates.export]: 60 * minute,
   [updates.requestDelete]: 5 * minute, // it looks into a running box
+  [updates.adopt]: 5 * minute, // the provider is asked
+  [updates.abandon]: 5 * minute, // it is recorded for ever
 };
 
 const key = {
@@ -207,6 +209,31 @@ export class BoxkeeperClient {
 
   freeze(workspace: string, ask: Ask<'freeze'>): Promise<Answer<'freeze'>> {
     return this.update(workspace, updates.freeze, ask);
+  }
+
+  /** Takes over a box that is there, by its provider's id. Waits until the provider has answered. */
+  adopt(workspace: string, ask: Ask<'adopt'>): Promise<Answer<'adopt'>> {
+    return this.update(workspace, updates.adopt, ask);
+  }
+
+  /** Makes a new box in place of a lost one, with the exported history. Answers at once; `until` it is running. */
+  restore(workspace: string, ask: Ask<'restore'> = {}): Promise<Answer<'restore'>> {
+    return this.update(workspace, updates.restore, ask);
+  }
+
+  /** Makes a new, empty box in place of a lost one. Answers at once; `until` it is running. */
+  replace(workspace: string, ask: Ask<'replace'> = {}): Promise<Answer<'replace'>> {
+    return this.update(workspace, updates.replace, ask);
+  }
+
+  /** Ends the watch over a box that cannot be had any more, for ever: it may go on costing money. */
+  abandon(workspace: string, ask: Ask<'abandon'>): Promise<Answer<'abandon'>> {
+    return this.update(workspace, updates.abandon, ask);
+  }
+
+  /** Stops every destructive step of the box, or lets them go on. `status.hold` says that it is on. */
+  hold(workspace: string, hold: Carried<'hold'>): Promise<void> {
+    return this.signal(workspace, signals.hold, hold);
   }
 
   /** Says what a deletion would lose. Deletes nothing: show it to a person, then `confirmDelete` its token. */

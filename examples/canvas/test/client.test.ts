@@ -1,12 +1,19 @@
 import { ServiceError, WorkflowNotFoundError, WorkflowUpdateFailedError, WorkflowUpdateRPCTimeoutOrCancelledError, ApplicationFailure } from '@temporalio/client';
 import assert from 'node:assert/strict';
 import { test } from 'node:test';
-import { listQuery } from '../src/boxkeeper.js';
+import { BoxkeeperClient, listQuery } from '../src/boxkeeper.js';
+import { queries, signals, updates } from '../src/contract.js';
 import { milliseconds } from '../src/duration.js';
 import { BoxkeeperError, OutcomeUnknownError, refusalIn, untilKnown } from '../src/outcome.js';
 
 const lost = () => new WorkflowUpdateRPCTimeoutOrCancelledError('no answer');
 const grpc = (code: number) => new ServiceError('failed', { cause: Object.assign(new Error('from the server'), { code, details: 'from the server', metadata: {} }) });
+
+test('there is a method for each update, signal and query that callers send', () => {
+  const methods = Object.getOwnPropertyNames(BoxkeeperClient.prototype);
+  const names: string[] = [...Object.keys(updates), ...Object.keys(signals), ...Object.keys(queries)];
+  assert.deepEqual(names.filter((name) => name !== 'observed' && !methods.includes(name)), [], 'workers send observed');
+});
 
 test('lengths are read, and nothing else is', () => {
   for (const [text, want] of [['90s', 90_000], ['1d12h', 129_600_000], ['1m30s', 90_000], ['250ms', 250], ['2m', 120_000]] as const) {

@@ -191,6 +191,24 @@ test('workspaces are found by state, owner and what is due', async () => {
   assert.deepEqual(await listed(() => true, () => boxes.list({ owner: mine })), []);
 });
 
+test('a hold keeps an agreed deletion waiting, and what is for a lost box is refused for one that is there', async () => {
+  const workspace = await running('stopped');
+  await assert.rejects(boxes.restore(workspace), refusedAs('FailedPrecondition', /lost/));
+  await assert.rejects(boxes.replace(workspace), refusedAs('FailedPrecondition', /lost/));
+  await assert.rejects(boxes.adopt(workspace, { box_id: 'another' }), refusedAs('FailedPrecondition', /has a box/));
+  await assert.rejects(boxes.abandon(workspace, { reason: 'a test' }), refusedAs('FailedPrecondition', /within reach/));
+  await boxes.hold(workspace, { on: true, by: owner, reason: 'a test' });
+  assert.deepEqual((await boxes.until(workspace, (s) => s.hold !== undefined)).hold?.by, owner);
+  const loss = await boxes.requestDelete(workspace);
+  await boxes.confirmDelete(workspace, { token: loss.confirmation_token, by: owner });
+  await boxes.until(workspace, (s) => s.state === 'exporting' && s.next_action === 'delete');
+  const why = await boxes.why(workspace);
+  assert.equal(why.next_reason.code, 'on-hold');
+  assert.equal(why.next_action_at, undefined);
+  await boxes.hold(workspace, { on: false, by: owner });
+  await boxes.until(workspace, (s) => s.state === 'box-archived');
+});
+
 test('a lost or late deletion is told from one that was agreed', async () => {
   const workspace = await running('asked');
   const nothing = await boxes.cancelDelete(workspace);
