@@ -353,8 +353,7 @@ func TestWhatCannotBeReadEndsNoContinuedRun(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			suite := testsuite.WorkflowTestSuite{}
-			env := suite.NewTestWorkflowEnvironment()
+			env := newEnvironment()
 			env.RegisterWorkflowWithOptions(workflows.Box, workflow.RegisterOptions{Name: box.WorkflowType})
 			env.ExecuteWorkflow(box.WorkflowType, input)
 			err := env.GetWorkflowError()

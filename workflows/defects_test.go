@@ -233,10 +233,8 @@ func playWorkflow(t *testing.T, s scene, wf func(workflow.Context, time.Duration
 	acts := &baselineBoxes{driver: cloud.Driver(defectsInstallation), beats: map[string]time.Duration{}}
 	out := outcome{t: t, start: start, cloud: cloud, beats: acts.beats, runs: 1}
 	for range 1 + map[bool]int{true: 1}[s.again] {
-		var suite testsuite.WorkflowTestSuite
-		env := suite.NewTestWorkflowEnvironment()
+		env := newEnvironment()
 		env.SetStartTime(now)
-		env.SetTestTimeout(time.Minute)
 		env.RegisterWorkflow(wf)
 		env.RegisterActivity(acts)
 		env.SetWorkflowRunTimeout(s.end)

@@ -6,7 +6,6 @@ import (
 
 	"github.com/stretchr/testify/require"
 	"go.temporal.io/sdk/temporal"
-	"go.temporal.io/sdk/testsuite"
 	"go.temporal.io/sdk/workflow"
 
 	"github.com/openhands/boxkeeper/box"
@@ -57,8 +56,7 @@ func TestARequestThatDoesNotFitIsRefusedWithItsField(t *testing.T) {
 
 func TestAStartThatDoesNotFitFailsWithItsField(t *testing.T) {
 	t.Parallel()
-	var suite testsuite.WorkflowTestSuite
-	env := suite.NewTestWorkflowEnvironment()
+	env := newEnvironment()
 	env.SetStartWorkflowOptions(startOptions("login-page"))
 	env.RegisterWorkflowWithOptions(workflows.Box, workflow.RegisterOptions{Name: box.WorkflowType})
 	env.ExecuteWorkflow(box.WorkflowType, map[string]any{"spec": map[string]any{"version": 1, "workspace": "login-page", "provider": "local", "policy": map[string]any{"idle": 900}}})

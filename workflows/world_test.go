@@ -314,11 +314,8 @@ func (p *play) run() error {
 		if p.runs > 2000 {
 			p.t.Fatal("the workflow continues as new for ever")
 		}
-		var suite testsuite.WorkflowTestSuite
-		env := suite.NewTestWorkflowEnvironment()
+		env := newEnvironment(&tellsWhoListens{who: p.box.listeners})
 		env.SetStartTime(now)
-		env.SetTestTimeout(time.Minute)
-		env.SetWorkerOptions(worker.Options{DeadlockDetectionTimeout: 30 * time.Second, Interceptors: []interceptor.WorkerInterceptor{&tellsWhoListens{who: p.box.listeners}}})
 		env.SetStartWorkflowOptions(startOptions(p.spec.Workspace))
 		env.RegisterWorkflowWithOptions(workflows.Box, workflow.RegisterOptions{Name: box.WorkflowType})
 		if p.acts == nil {
@@ -370,4 +367,14 @@ func (p *play) run() error {
 		}
 		p.carried = append(p.carried, in)
 	}
+}
+
+// newEnvironment is a workflow environment that a busy machine does not fail:
+// the default bounds are a second for a task and three for a test.
+func newEnvironment(interceptors ...interceptor.WorkerInterceptor) *testsuite.TestWorkflowEnvironment {
+	var suite testsuite.WorkflowTestSuite
+	env := suite.NewTestWorkflowEnvironment()
+	env.SetTestTimeout(time.Minute)
+	env.SetWorkerOptions(worker.Options{DeadlockDetectionTimeout: 30 * time.Second, Interceptors: interceptors})
+	return env
 }
