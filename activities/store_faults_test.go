@@ -160,7 +160,7 @@ type life struct {
 }
 
 // intents are what the ledger must hold before the provider is told.
-var intents = map[fakebox.Op]exports.Kind{ //nolint:gochecknoglobals // a constant table
+var intents = map[fakebox.Op]exports.Kind{
 	fakebox.OpCreate: exports.KindCreateIntent, fakebox.OpSuspend: exports.KindSuspendIntent,
 	fakebox.OpResume: exports.KindResumeIntent, fakebox.OpDelete: exports.KindDeleteIntent,
 }

@@ -308,8 +308,7 @@ func (f *Facts) observedRunning(evidence string, atRest bool, now time.Time) {
 	case f.State == StateUnknown && f.AwakeSince.IsZero(), f.State == StateStarting:
 		f.move(now, StateStarting, Reason{ReasonSeenAtProvider, evidence})
 	case f.State == StateLost:
-		f.UndrainOwed = true
-		f.wake(now, Reason{ReasonSeenAtProvider, "it is there again: " + evidence})
+		f.seenUp(now, Reason{ReasonSeenAtProvider, "it is there again: " + evidence})
 	case f.State == StateUnknown:
 		f.move(now, StateRunning, Reason{ReasonSeenAtProvider, evidence})
 	case f.State == StateDeleting: // it goes on from a running box: last look, export, the call
@@ -320,10 +319,36 @@ func (f *Facts) observedRunning(evidence string, atRest bool, now time.Time) {
 		if f.deletionDue() {
 			f.voidDeletion(Reason{ReasonSeenAtProvider, "it runs at its provider: " + evidence}, now)
 		}
-		f.UndrainOwed = true
-		f.wake(now, Reason{ReasonSeenAtProvider, "it runs at its provider: " + evidence})
+		f.seenUp(now, Reason{ReasonSeenAtProvider, "it runs at its provider: " + evidence})
 	}
 }
+
+// seenUp is for a box that came up without us: it is running when its
+// agent-server answers.
+func (f *Facts) seenUp(now time.Time, why Reason) {
+	f.UndrainOwed = true
+	f.Sequence = nil
+	f.doubtScan()
+	f.move(now, StateStarting, why)
+}
+
+// AtRest reports whether a reading that shows the box running would show that it
+// came up without us.
+func (f *Facts) AtRest() bool {
+	switch f.State {
+	case StateSuspended, StateAwaitingConfirm, StateUndoWindow, StateDeleteBlocked, StateLost:
+		return true
+	case StateUnknown:
+		return f.Rebuilt && !f.SuspendedSince.IsZero()
+	case StateCreating, StateCreateFailed, StateStarting, StateRunning, StateDraining, StateSuspending, StateResuming,
+		StateMaintenanceWake, StateExporting, StateDeleting, StateBoxArchived, StateAbandoned:
+	}
+	return false
+}
+
+// TakeAsReady takes a box that came up without us as running before its
+// agent-server answered. It is for runs that began before that was waited for.
+func (f *Facts) TakeAsReady(now time.Time) { f.wake(now, f.because()) }
 
 // rest moves to where a box that is suspended belongs.
 func (f *Facts) rest(now time.Time, why Reason) {

@@ -120,8 +120,7 @@ func (f *Facts) applyRebuilt(seen Observation, now time.Time) bool {
 			f.settleAwake(now, evidence)
 			return true
 		}
-		f.UndrainOwed = true
-		f.wake(now, Reason{ReasonSeenAtProvider, "it runs at its provider: " + evidence})
+		f.seenUp(now, Reason{ReasonSeenAtProvider, "it runs at its provider: " + evidence})
 		return true
 	case PhaseUnknown, PhaseStarting, PhaseFailed, PhaseGone:
 	}

@@ -341,3 +341,49 @@ func TestAThawStartsTheHardMaximumAfresh(t *testing.T) {
 		})
 	}
 }
+
+// Rule 5 holds for a box that came up without us, too: whoever connects is told
+// to come again until its agent-server answers.
+func TestABoxThatCameUpWithoutUsIsNotRunningBeforeItAnswers(t *testing.T) {
+	t.Parallel()
+	for name, reach := range map[string]func(w *world){
+		"suspended":   func(w *world) { w.toSuspended() },
+		"awaiting":    func(w *world) { w.toAwaiting() },
+		"undo window": func(w *world) { w.toSuspended(); w.requestUndo(box.Duration(day)); w.settle() },
+		"rebuilt":     func(w *world) { w.toSuspended(); w.rebuild() },
+		"lost": func(w *world) {
+			w.exists = false
+			w.facts.Observe(box.ObservedSignal{Observation: w.seen()})
+			w.settle()
+			w.state(box.StateLost)
+			w.exists = true
+		},
+	} {
+		for _, answers := range []bool{true, false} {
+			t.Run(fmt.Sprintf("%s, it answers later: %v", name, answers), func(t *testing.T) {
+				t.Parallel()
+				w := awake(t)
+				reach(w)
+				w.phase, w.deaf = box.PhaseRunning, true
+				w.facts.Observe(box.ObservedSignal{Observation: w.seen()})
+				w.settle()
+				w.state(box.StateStarting)
+				require.False(t, w.facts.StatusAt(w.now).ExportCovers, "it may have been used")
+				r := box.ConnectRequest{Request: box.Request{ID: "c"}, HolderID: "tab"}
+				require.NoError(t, w.facts.CheckConnect(r))
+				require.Positive(t, w.facts.Connect(r, w.now).RetryAfter)
+				if answers {
+					w.pass(40 * time.Second)
+					w.deaf = false
+					w.pass(time.Minute)
+					w.state(box.StateRunning)
+					require.True(t, w.facts.AwakeSince.After(w.now.Add(-time.Minute)), "its clocks start when it answers")
+					return
+				}
+				w.pass(13 * time.Hour) // it does not cost for ever
+				require.Equal(t, box.PhaseSuspended, w.phase)
+				require.Contains(t, w.facts.Flags(), "unhealthy")
+			})
+		}
+	}
+}

@@ -160,7 +160,11 @@ func (w *loop) act(step box.Step, now time.Time) error {
 		out = box.Outcome{Failed: &failure}
 		w.log.Info("step failed", "step", step.Kind, "class", failure.Class, "error", failure.Message)
 	}
-	w.facts.Apply(step, out, workflow.Now(w.ctx))
+	rested, at := w.facts.AtRest(), workflow.Now(w.ctx)
+	w.facts.Apply(step, out, at)
+	if step.Kind == box.StepObserve && rested && w.facts.State == box.StateStarting && w.facts.Observed.Phase == box.PhaseRunning && !w.awaitsReady() {
+		w.facts.TakeAsReady(at)
+	}
 	return nil
 }
 
@@ -222,6 +226,9 @@ const (
 	changeRecords  = "records"
 	recordsVersion = 1 // what a person changes is noted in the ledger
 
+	changeCameUp  = "came-up"
+	cameUpVersion = 1 // a box that came up without us is running when its agent-server answers
+
 	changeAside  = "request-delete-aside"
 	asideVersion = 1 // a deletion is shown at once while something else that was asked for is done in the box
 )
@@ -238,6 +245,13 @@ func (w *loop) records() bool {
 func (w *loop) looksAside() bool {
 	//nolint:forbidigo // runs of an earlier release waited, and looked then
 	return workflow.GetVersion(w.ctx, changeAside, workflow.DefaultVersion, asideVersion) >= asideVersion
+}
+
+// awaitsReady reports whether this run waits for the agent-server of a box that
+// was found running.
+func (w *loop) awaitsReady() bool {
+	//nolint:forbidigo // runs of an earlier release took it as running at once
+	return workflow.GetVersion(w.ctx, changeCameUp, workflow.DefaultVersion, cameUpVersion) >= cameUpVersion
 }
 
 // clip cuts a text to what the engine takes as a summary.

@@ -206,7 +206,7 @@ func (w *loop) serveExport() error {
 func (w *loop) serveRequestDelete() error {
 	return update(w, box.UpdateRequestDelete, "say what a deletion would lose, and give the token to confirm it", w.facts.CheckRequestDelete,
 		func(ctx workflow.Context, r box.RequestDeleteAsk) (box.Loss, error) {
-			if w.facts.ScanBeforeDelete() && !(w.facts.Occupied() && w.looksAside()) {
+			if w.facts.ScanBeforeDelete() && (!w.facts.Occupied() || !w.looksAside()) {
 				// Without an answer the last scan is shown, with its age.
 				if _, err := w.answer(ctx, box.Ask{Kind: box.AskScan, ID: "scan:" + r.ID, By: r.By}); err != nil {
 					w.log.Info("scan before a deletion failed", "error", err.Error())

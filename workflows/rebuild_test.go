@@ -96,3 +96,31 @@ func TestAChangeIsRecorded(t *testing.T) {
 		})
 	}
 }
+
+// A box that its provider woke is running when its agent-server answers; a run
+// from before that was waited for takes it as running at once, as it did.
+func TestABoxThatCameUpWithoutUsIsWaitedFor(t *testing.T) {
+	t.Parallel()
+	for name, old := range map[string]bool{"a new run": false, "a run of an earlier release": true} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			p := newPlay(t)
+			p.prepare = func(env *testsuite.TestWorkflowEnvironment) {
+				if old {
+					env.OnGetVersion(mock.Anything, workflow.DefaultVersion, workflow.Version(1)).Return(workflow.DefaultVersion)
+				}
+			}
+			p.at(day, func(env *testsuite.TestWorkflowEnvironment) {
+				p.box.phase = box.PhaseRunning
+				env.SignalWorkflow(box.SignalObserved, box.ObservedSignal{ID: "w", Observation: p.box.seen()})
+			})
+			statusOf(p, day+minute, func(s box.Status) {
+				require.Equal(t, box.StateRunning, s.State)
+				require.Zero(t, s.SuspendedSince)
+			})
+			p.stop(day + 2*minute)
+			_ = p.run()
+			require.Equal(t, !old, slices.Contains(p.box.log, box.StepAwaitReady), "%v", p.box.log)
+		})
+	}
+}
