@@ -229,8 +229,8 @@ func (s *session) repeat(requestID string) string {
 
 // command returns a command line about a workspace, for the same place as this
 // one. An id that begins with a dash would be read as a flag where it stands.
-func (s *session) command(group, verb, workspace string, flags ...string) string {
-	line := []string{s.root.Name(), group, verb}
+func (s *session) command(verb, workspace string, flags ...string) string {
+	line := []string{s.root.Name(), "box", verb}
 	dashed := strings.HasPrefix(workspace, "-")
 	if !dashed {
 		line = append(line, workspace)
