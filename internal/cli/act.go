@@ -104,7 +104,7 @@ func (s *session) reclaimText(p *page, workspace string, r box.ReclaimReport) {
 	}
 	switch {
 	case r.DryRun && r.PlannedBytes > 0:
-		p.linef("%s would be freed. To do it: %s", size(r.PlannedBytes), s.command("box", "reclaim", workspace, "--plan", r.PlanID))
+		p.linef("%s would be freed. To do it: %s", size(r.PlannedBytes), s.command("reclaim", workspace, "--plan", r.PlanID))
 	case r.DryRun:
 		p.linef("There is nothing to free.")
 	case r.Pending:
@@ -137,7 +137,7 @@ func (a *Shared) exportCommand() *cobra.Command {
 		}
 		return a.show(c, receipt, func(p *page) {
 			p.linef("Exported and read back: %s, %s, %s.", plural(receipt.Conversations, "conversation"), plural(receipt.Events, "event"), size(receipt.Bytes))
-			p.facts([2]string{"sha256", receipt.SHA256}, [2]string{"manifest", receipt.Key}, [2]string{"read it", s.command("box", "history", given[0])})
+			p.facts([2]string{"sha256", receipt.SHA256}, [2]string{"manifest", receipt.Key}, [2]string{"read it", s.command("history", given[0])})
 		})
 	}
 	return c

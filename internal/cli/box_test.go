@@ -215,6 +215,15 @@ func TestWhereAPersonMustDecideNoNextTryIsTold(t *testing.T) {
 	}
 }
 
+func TestACommandForAnIDThatBeginsWithADashCanBeTyped(t *testing.T) {
+	t.Parallel()
+	fake := newFake()
+	fake.add("-x", box.StateRunning)
+	got := runWith(t, fake, "box", "connect", "--holder", "me", "--", "-x")
+	require.Equal(t, 0, got.code, got.stderr)
+	assert.Contains(t, got.stdout, "boxkeeper box release --holder me -- -x\n")
+}
+
 func TestWhatIsGoneIsNotWatched(t *testing.T) {
 	t.Parallel()
 	fake := newFake()

@@ -227,13 +227,22 @@ func (s *session) repeat(requestID string) string {
 	return shell(append([]string{s.root.Name()}, words...))
 }
 
-// command returns a command line for the same place as this one.
-func (s *session) command(words ...string) string {
-	line := append([]string{s.root.Name()}, words...)
+// command returns a command line about a workspace, for the same place as this
+// one. An id that begins with a dash would be read as a flag where it stands.
+func (s *session) command(verb, workspace string, flags ...string) string {
+	line := []string{s.root.Name(), "box", verb}
+	dashed := strings.HasPrefix(workspace, "-")
+	if !dashed {
+		line = append(line, workspace)
+	}
+	line = append(line, flags...)
 	for _, name := range []string{"config", "data", "address", "namespace", "profile"} {
 		if f := s.root.PersistentFlags().Lookup(name); f != nil && f.Changed {
 			line = append(line, "--"+name, f.Value.String())
 		}
+	}
+	if dashed {
+		line = append(line, "--", workspace)
 	}
 	return shell(line)
 }

@@ -73,7 +73,7 @@ func (s *session) lossText(p *page, workspace string, l box.Loss) {
 		p.linef("After the confirmation it cannot be taken back for long: there is no undo window.")
 	}
 	p.linef("To confirm, until %s:", s.moment(l.Expires))
-	p.linef("  %s", printable(s.command("box", "confirm", workspace, "--token", l.Token)))
+	p.linef("  %s", printable(s.command("confirm", workspace, "--token", l.Token)))
 }
 
 // confirmed is the answer of confirm and cancel.
@@ -149,7 +149,7 @@ func (a *Shared) confirmCommand() *cobra.Command {
 func (s *session) confirmedText(p *page, out confirmed) {
 	p.linef("%s: %s: %s.", out.Workspace, out.Verdict, strings.TrimSuffix(printable(out.Text), "."))
 	if out.Status != nil && out.Status.State == box.StateBoxArchived {
-		p.facts([2]string{"read what was kept", s.command("box", "history", out.Workspace)})
+		p.facts([2]string{"read what was kept", s.command("history", out.Workspace)})
 	}
 }
 

@@ -57,7 +57,7 @@ func (a *Shared) connectCommand() *cobra.Command {
 			p.linef("%s is %s.", given[0], printable(string(answer.State)))
 			p.facts(
 				[2]string{"hold", answer.HolderID + ", until " + a.moment(answer.LeaseUntil)},
-				[2]string{"release it", s.command("box", "release", given[0], "--holder", answer.HolderID)},
+				[2]string{"release it", s.command("release", given[0], "--holder", answer.HolderID)},
 			)
 		})
 	}

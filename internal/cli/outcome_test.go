@@ -114,6 +114,20 @@ func TestWaitEndsAtTheState(t *testing.T) {
 		require.Equal(t, 0, got.code, got.stderr)
 		assert.Equal(t, 1, strings.Count(got.stderr, "still waiting"), "a restart is waited for")
 
+		// The request was taken: a first look that a busy worker does not answer
+		// in time says nothing about it.
+		f.State, fake.after = box.StateRunning, nil
+		fake.fail["query"] = serviceerror.NewDeadlineExceeded("query timed out")
+		go func() {
+			time.Sleep(20 * time.Second)
+			fake.mu.Lock()
+			defer fake.mu.Unlock()
+			fake.fail["query"] = nil
+		}()
+		got = runWith(t, fake, "box", "resume", "mine", "--wait")
+		require.Equal(t, 0, got.code, got.stderr)
+		assert.Equal(t, 1, strings.Count(got.stderr, "still waiting"), got.stderr)
+
 		f.State, fake.after = box.StateRunning, nil
 		got = runWith(t, fake, "box", "suspend", "mine", "--wait", "--timeout", "10s")
 		assert.Equal(t, 6, got.code)

@@ -5,6 +5,8 @@ import (
 	"errors"
 	"io/fs"
 	"os"
+	"os/exec"
+	"path/filepath"
 
 	"go.uber.org/zap"
 
@@ -84,6 +86,7 @@ func (a *Shared) checkProviders(ctx context.Context, cfg config.Config, out *che
 	there := cfg
 	there.Providers = nil
 	for _, p := range cfg.Providers {
+		checkAgentServer(p, out)
 		if _, err := os.Stat(p.Dir); errors.Is(err, fs.ErrNotExist) {
 			out.warn("provider "+p.Name, "there is no directory %s yet; the first worker makes it", p.Dir)
 			continue
@@ -104,4 +107,20 @@ func (a *Shared) checkProviders(ctx context.Context, cfg config.Config, out *che
 		row := p.Capabilities()
 		out.ok("provider "+p.Name(), "%s at %s%s", row.Driver, where, ifText("; not tested live: ", row.Untested))
 	}
+}
+
+// checkAgentServer looks for the program that runs in the boxes of an instance:
+// without it they stay as they are made, and only their own log says why. A bare
+// name is found by the PATH of a box, not by ours.
+func checkAgentServer(p config.Provider, out *checks) {
+	if len(p.AgentServer) == 0 || !filepath.IsAbs(p.AgentServer[0]) {
+		return
+	}
+	what := "agent-server of " + p.Name
+	path, err := exec.LookPath(p.AgentServer[0])
+	if err != nil {
+		out.fail(what, box.Errorf(box.ClassFailedPrecondition, "it cannot be run, so no box becomes running; install it, or set providers.%s.agent_server to where it is: %w", p.Name, err))
+		return
+	}
+	out.ok(what, "%s is there and can be run", path)
 }

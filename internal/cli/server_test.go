@@ -274,6 +274,16 @@ func TestCheckLooksAtEverything(t *testing.T) {
 	assert.Equal(t, "ok", results["provider local"], text)
 	assert.NotContains(t, text, strings.Repeat("a", 64))
 
+	program := filepath.Join(t.TempDir(), "agent-server")
+	require.NoError(t, os.WriteFile(filepath.Join(data, "boxkeeper.toml"), []byte("[providers.local]\nagent_server = [\""+program+"\"]\n"), 0o600))
+	code, results, text = check()
+	assert.Equal(t, 4, code)
+	assert.Equal(t, "fail", results["agent-server of local"], text)
+	assert.Contains(t, text, "providers.local.agent_server")
+	require.NoError(t, os.WriteFile(program, nil, 0o700))
+	_, results, text = check()
+	assert.Equal(t, "ok", results["agent-server of local"], text)
+
 	s.attributes["BoxEpoch"] = enumspb.INDEXED_VALUE_TYPE_KEYWORD
 	delete(s.attributes, "BoxOwner")
 	require.NoError(t, os.Chmod(filepath.Join(data, "installation.key"), 0o644))

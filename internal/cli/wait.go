@@ -52,8 +52,9 @@ func (s *session) wait(ctx context.Context, workspace string, g goal, within box
 		if err != nil && ctx.Err() != nil {
 			return last, s.waited(g, last, within)
 		}
-		if box.ClassOf(err) == box.ClassUnavailable && last.State != "" {
-			// A worker or the engine is being restarted: what was asked for stands.
+		if box.ClassOf(err) == box.ClassUnavailable && (s.served || last.State != "") {
+			// A worker that is there has too much to do, or it or the engine is being
+			// restarted: what was asked for stands.
 			if !away {
 				note(s.cmd, "%v; still waiting", err)
 			}

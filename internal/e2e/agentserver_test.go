@@ -11,6 +11,7 @@ import (
 	"sort"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/google/uuid"
 	"github.com/stretchr/testify/require"
@@ -22,6 +23,11 @@ import (
 // agentServerVariable names the executable of the real agent-server, as
 // scripts/agent-server.sh installs it.
 const agentServerVariable = "BOXKEEPER_TEST_AGENT_SERVER"
+
+// realWithin is what a box with the real agent-server gets for each step: its
+// Python takes up to half a minute to start, and twice that where other builds
+// use the machine.
+const realWithin = 3 * time.Minute
 
 // TestRealAgentServer lets a box with the real OpenHands agent-server behind
 // boxd live its whole life. Conversations are made and events appended over its
@@ -42,7 +48,7 @@ func TestRealAgentServer(t *testing.T) {
 		"--env", "LITELLM_LOCAL_MODEL_COST_MAP=True") // keeps its start off the network
 	require.Zero(t, code)
 	answerOf[box.ConnectAnswer](i, "box", "connect", ws, "--holder", "agent", "--lease", "1h")
-	s := i.await(ws, within, box.StateRunning)
+	s := i.await(ws, realWithin, box.StateRunning)
 	api := i.api(s, ws)
 
 	var info struct {
@@ -62,14 +68,14 @@ func TestRealAgentServer(t *testing.T) {
 	fillCache(t, i.boxDir(s))
 	answerOf[box.ActionAnswer](i, "box", "release", ws, "--holder", "agent")
 
-	suspended := i.await(ws, within, box.StateSuspended)
+	suspended := i.await(ws, realWithin, box.StateSuspended)
 	require.True(t, suspended.ExportCovers, "the export does not cover the last use: %+v", suspended.Failure)
 	require.Empty(t, i.boxPids(), "the agent-server outlived its box")
 	require.Positive(t, suspended.Reclaimed)
 
 	answerOf[box.ConnectAnswer](i, "box", "connect", ws, "--holder", "agent", "--lease", "1h")
-	i.await(ws, within, box.StateRunning)
-	again := i.api(i.await(ws, within, box.StateRunning), ws)
+	i.await(ws, realWithin, box.StateRunning)
+	again := i.api(i.await(ws, realWithin, box.StateRunning), ws)
 	for id, events := range wrote {
 		require.Equal(t, events, again.events(id)[:len(events)], "a conversation changed across the suspend")
 	}
@@ -78,13 +84,13 @@ func TestRealAgentServer(t *testing.T) {
 	wrote[extra] = again.events(extra)
 	answerOf[box.ActionAnswer](i, "box", "release", ws, "--holder", "agent")
 
-	i.await(ws, within, box.StateAwaitingConfirm)
+	i.await(ws, realWithin, box.StateAwaitingConfirm)
 	loss := answerOf[box.Loss](i, "box", "delete", ws)
 	require.True(t, loss.Covered)
 	require.Equal(t, len(wrote), loss.Conversations)
 	_, code = i.run("box", "confirm", ws, "--token", loss.Token)
 	require.Zero(t, code)
-	i.await(ws, within, box.StateBoxArchived)
+	i.await(ws, realWithin, box.StateBoxArchived)
 	_, err = os.Stat(i.boxDir(s))
 	require.ErrorIs(t, err, os.ErrNotExist)
 
