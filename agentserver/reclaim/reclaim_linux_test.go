@@ -25,6 +25,9 @@ func TestMain(m *testing.M) {
 	if root := os.Getenv("RECLAIM_TEST_ROOT"); root != "" {
 		os.Exit(asUser(root))
 	}
+	if root := os.Getenv(killRoot); root != "" {
+		os.Exit(killed(root))
+	}
 	os.Exit(m.Run())
 }
 
