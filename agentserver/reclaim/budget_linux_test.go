@@ -9,6 +9,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strings"
 	"syscall"
 	"testing"
@@ -216,19 +217,10 @@ func TestABudgetShedsTheLongestUnusedFirstAndStopsWhenUnder(t *testing.T) {
 				nodeModules(0), nodeModules(1), nodeModules(2), nodeModules(3),
 			} {
 				_, err := os.Lstat(filepath.Join(root, place))
-				require.Equal(t, contains(row.want, place), errors.Is(err, os.ErrNotExist), place)
+				require.Equal(t, slices.Contains(row.want, place), errors.Is(err, os.ErrNotExist), place)
 			}
 		})
 	}
-}
-
-func contains(all []string, one string) bool {
-	for _, each := range all {
-		if each == one {
-			return true
-		}
-	}
-	return false
 }
 
 func TestOverTheBudgetWithNothingLeftIsToldOnce(t *testing.T) {

@@ -64,11 +64,11 @@ func killOptions(root string) reclaim.Options {
 // killed is the child: it plans, tells the plan's id, and applies it, until it
 // is killed.
 func killed(root string) int {
-	at, err := strconv.Atoi(os.Getenv(killAt)) //nolint:forbidigo // a process of the test's own
+	at, err := strconv.Atoi(os.Getenv(killAt))
 	if err != nil {
 		at = -1
 	}
-	after, _ := time.ParseDuration(os.Getenv(killAfter)) //nolint:forbidigo // a process of the test's own
+	after, _ := time.ParseDuration(os.Getenv(killAfter))
 	steps := make(chan string)
 	count := 0
 	opts := reclaim.WithFault(killOptions(root), func(step string) {
@@ -97,8 +97,8 @@ func killed(root string) int {
 		fmt.Println(err)
 		return 1
 	}
-	tier := box.Tier(os.Getenv(killTier)) //nolint:forbidigo // a process of the test's own
-	ctx := context.Background()           //nolint:forbidigo // a process of the test's own
+	tier := box.Tier(os.Getenv(killTier))
+	ctx := context.Background() //nolint:forbidigo // a process of the test's own
 	plan, err := r.Do(ctx, box.ReclaimRequest{DryRun: true, Tiers: []box.Tier{tier}, ConversationIDs: []string{conversationID(0)}})
 	if err != nil {
 		fmt.Println(err)
@@ -212,10 +212,10 @@ func TestAKillInTheMiddleOfADeletionIsMadeGood(t *testing.T) {
 	_, steps := runKilled(t, root, box.TierDependencies, -1, 0)
 	at := len(steps) - 3 // the last "deleting"
 	require.Equal(t, "deleting", steps[at])
-	for _, after := range []time.Duration{50, 200, 500, 1000, 2000} {
-		t.Run(fmt.Sprintf("%d microseconds after it began", after), func(t *testing.T) {
+	for _, after := range []time.Duration{50 * time.Microsecond, 200 * time.Microsecond, 500 * time.Microsecond, time.Millisecond, 2 * time.Millisecond} {
+		t.Run(after.String()+" after it began", func(t *testing.T) {
 			t.Parallel()
-			afterKill(t, box.TierDependencies, []string{cacheOf(0), mypyOf(0), nodeModules(0)}, at, after*time.Microsecond)
+			afterKill(t, box.TierDependencies, []string{cacheOf(0), mypyOf(0), nodeModules(0)}, at, after)
 		})
 	}
 }
