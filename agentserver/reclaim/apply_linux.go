@@ -183,9 +183,9 @@ func (r *Reclaimer) moveAside(trash int, name string, entry *item, again bool) (
 	}
 	switch {
 	case errors.Is(err, unix.EXDEV):
-		return "lies in a layer of the image, where removing it frees nothing"
+		return inLayer
 	case err != nil:
-		return "cannot be moved aside: " + err.Error()
+		return "cannot be moved aside: " + reason(err)
 	}
 	// The rename went by name: what lies in the trash must be what was looked at.
 	if !r.holds(trash, name, entry) {
@@ -245,16 +245,24 @@ func rename(fromDir int, from string, toDir int, to string) error {
 	if !errors.Is(err, unix.ENOSYS) && !errors.Is(err, unix.EINVAL) {
 		return err
 	}
+	// A filesystem or kernel without that. A directory can take only the place of
+	// an empty one, and a new link takes nothing's place.
 	var st unix.Stat_t
-	if err := unix.Fstatat(toDir, to, &st, unix.AT_SYMLINK_NOFOLLOW); !errors.Is(err, unix.ENOENT) {
-		return unix.EEXIST
+	if err := unix.Fstatat(fromDir, from, &st, unix.AT_SYMLINK_NOFOLLOW|unix.AT_NO_AUTOMOUNT); err != nil {
+		return err
 	}
-	return unix.Renameat(fromDir, from, toDir, to)
+	if st.Mode&unix.S_IFMT == unix.S_IFDIR {
+		return unix.Renameat(fromDir, from, toDir, to)
+	}
+	if err := unix.Linkat(fromDir, from, toDir, to, 0); err != nil {
+		return err
+	}
+	return unix.Unlinkat(fromDir, from, 0)
 }
 
 // returnUsed puts back what a process still uses.
 func (r *Reclaimer) returnUsed(trash int, id string, items []item) {
-	users, err := r.users()
+	users, err := r.users(usedBy(r.tree.path, id, items))
 	for _, t := range takenItems(id, items) {
 		entry := &items[t.item]
 		user := users[t.name]
@@ -283,10 +291,12 @@ func (r *Reclaimer) returnUsed(trash int, id string, items []item) {
 // records nothing, and the plan goes on when it is asked for again.
 func (r *Reclaimer) finish(plan *record, taken []trashed) {
 	results := make([]removal, len(taken))
-	var removed int64
+	var removed, heldBytes int64
+	held := heldOpen()
 	for i, t := range taken {
-		r.discard(t.name, &results[i])
+		r.discard(t.name, held, &results[i])
 		removed += results[i].bytes
+		heldBytes += results[i].held
 		if r.stopped.Err() != nil {
 			return
 		}
@@ -305,7 +315,7 @@ func (r *Reclaimer) finish(plan *record, taken []trashed) {
 	}
 	plan.Items = items
 	report := plan.report()
-	report.FreedBytes, report.RemovedBytes = max(0, freed), removed
+	report.FreedBytes, report.RemovedBytes, report.HeldOpenBytes = max(0, freed), removed, heldBytes
 	plan.State, plan.Report = done, &report
 	r.mu.Unlock()
 	r.remember(plan)

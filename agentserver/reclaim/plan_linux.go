@@ -46,7 +46,7 @@ func (r *Reclaimer) plan(ctx context.Context) (*record, error) {
 		unix.Close(fd)
 	}
 	slices.SortFunc(out.Items, func(a, b item) int { return strings.Compare(a.Path, b.Path) })
-	out.PlannedBytes = union.freed()
+	out.PlannedBytes, out.PlannedInodes, out.LowerBound = union.freed(), union.inodes(), union.lowerBound()
 	return out, nil
 }
 
@@ -80,12 +80,12 @@ func (r *Reclaimer) consider(ctx context.Context, rule *rule, place string, out 
 	}
 	entry.remember(&st)
 	sum := newTally()
-	if err := r.tree.measure(ctx, fd, names, rule.deep, 0, sum); err != nil {
+	if err := r.tree.measure(ctx, fd, names, rule.deep, sum); err != nil {
 		return err
 	}
-	entry.Bytes, entry.Skipped = sum.freed(), sum.stay
-	if sum.unread > 0 {
-		out.unread = append(out.unread, place+": some directories below could not be read")
+	entry.Bytes, entry.LowerBound, entry.Skipped = sum.freed(), sum.lowerBound(), sum.stay
+	for _, line := range sum.faults.lines() {
+		out.unread = append(out.unread, place+": "+line)
 	}
 	if entry.Skipped == "" {
 		union.add(sum)
@@ -149,7 +149,8 @@ func (r *Reclaimer) isLink(place string) bool {
 	}
 	defer unix.Close(at)
 	var st unix.Stat_t
-	return unix.Fstatat(at, name, &st, unix.AT_SYMLINK_NOFOLLOW|unix.AT_NO_AUTOMOUNT) == nil && st.Mode&unix.S_IFMT == unix.S_IFLNK
+	_, err = r.tree.statAt(at, name, &st)
+	return err == nil && st.Mode&unix.S_IFMT == unix.S_IFLNK
 }
 
 // refusal says in words why a path was not opened.
@@ -160,9 +161,9 @@ func refusal(err error) string {
 	case errors.Is(err, unix.EXDEV):
 		return "is a mount, or lies behind one"
 	case errors.Is(err, unix.EACCES), errors.Is(err, unix.EPERM):
-		return "cannot be read by this user"
+		return "cannot be read by this user: " + reason(err)
 	}
-	return "cannot be opened: " + err.Error()
+	return "cannot be opened: " + reason(err)
 }
 
 // ruleOf returns the rule with this id, nil for one that a newer or older
