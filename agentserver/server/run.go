@@ -171,7 +171,7 @@ func serve(ctx context.Context, set settings, env func(string) string, log *slog
 		return fmt.Errorf("remove the old address: %w", err)
 	}
 	sweep(set.root, log)
-	reclaimer, err := reclaim.Open(set.root, reclaim.Options{Env: env, Log: log, Budget: set.budget})
+	reclaimer, err := reclaim.Open(set.root, reclaim.Options{Env: env, Log: log, Catalogue: set.catalogue, Budget: set.budget})
 	if err != nil {
 		return err
 	}
