@@ -30,6 +30,16 @@ func (s *spot) step(name string) *spot {
 	return s.inner
 }
 
+// mark sets the labels of all that may lie here.
+func (s *spot) mark(labels []bool) {
+	if s.inner != nil { // the top has no label of its own
+		labels[s.label] = true
+	}
+	for _, next := range s.below {
+		next.mark(labels)
+	}
+}
+
 // under returns the spot of a path below, made with what applies there so far.
 func (s *spot) under(names []string) *spot {
 	for _, name := range names {

@@ -22,6 +22,8 @@ type Options struct {
 	Watch func(name []byte) bool
 	// Now is the clock that the filesystem stamps with; nil means time.Now.
 	Now func() time.Time
+
+	pause func(path string) // where a test makes the system hang
 }
 
 // Place is one tree to measure.

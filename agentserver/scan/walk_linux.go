@@ -24,6 +24,7 @@ const (
 
 var (
 	errMounted = errors.New("another filesystem is mounted here, and is not measured")
+	errLink    = errors.New("is a link, or lies behind one, and is not followed")
 	errDeep    = errors.New("nested deeper than is measured")
 	errHung    = errors.New("has not answered since an earlier look")
 )
@@ -205,10 +206,12 @@ func (w *walk) harvest(labels int, stall time.Duration) *crop {
 			path := k.now.path(k.nowName)
 			k.hungAt = path
 			w.scanner.setHung(path, true)
-			k.fault(k.now.at.step(k.nowName).label, path, fmt.Errorf("did not answer within %s", stall))
+			at := k.now.at.step(k.nowName)
+			at.mark(k.partial)
+			k.fault(at.label, path, fmt.Errorf("did not answer within %s", stall))
 		}
 		for _, left := range k.stack { // of a walk that was cut short
-			k.partial[left.at.label] = true
+			left.at.mark(k.partial)
 			left.anchor.letGo()
 		}
 		k.stack = nil

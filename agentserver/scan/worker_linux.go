@@ -107,6 +107,9 @@ func (k *worker) visit(parent *dir, name string) {
 		k.refuse(parent, name, at, errHung)
 		return
 	}
+	if w.scanner.opts.pause != nil {
+		w.scanner.opts.pause(parent.path(name))
+	}
 	remembering := at.estimate && open.mount != 0
 	// What leads to a place may have become a link, so a place itself is opened.
 	if remembering && parent.parent != nil {
@@ -338,8 +341,15 @@ func (k *worker) anchorAt(parent *dir, name string, at *spot, open *anchor) *anc
 // no fault.
 func (k *worker) shut(parent *dir, name string, at *spot, err error) {
 	switch {
-	case errors.Is(err, unix.ENOENT), errors.Is(err, unix.ENOTDIR):
+	case errors.Is(err, unix.ENOENT):
 		return
+	case errors.Is(err, unix.ENOTDIR), errors.Is(err, unix.ELOOP):
+		// A place that is a link itself is told; deeper, one that took the place of a
+		// directory meanwhile is a link like all others.
+		if parent.parent != nil || errors.Is(err, unix.ENOTDIR) && !k.isLink(parent) {
+			return
+		}
+		err = errLink
 	case errors.Is(err, unix.EXDEV):
 		err = errMounted
 	case errors.Is(err, unix.EACCES), errors.Is(err, unix.EPERM):
@@ -349,6 +359,11 @@ func (k *worker) shut(parent *dir, name string, at *spot, err error) {
 		}
 	}
 	k.refuse(parent, name, at, err)
+}
+
+// isLink reports whether k.path is a link.
+func (k *worker) isLink(parent *dir) bool {
+	return look(parent.anchor.fd, k.path, k.walk.scanner.open.quick, &k.stat) == nil && k.stat.Mode&unix.S_IFMT == unix.S_IFLNK
 }
 
 func (k *worker) refuse(parent *dir, name string, at *spot, err error) {
