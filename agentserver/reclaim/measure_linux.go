@@ -71,9 +71,9 @@ func (t *tally) count(st *unix.Stat_t) {
 }
 
 // measure adds the tree whose directory is open at fd, which it keeps open.
-// With deep it also looks for what must never go. Entries that vanish meanwhile
-// are no error.
-func (t *tree) measure(ctx context.Context, fd int, names []dirEntry, deep bool, depth int, out *tally) error {
+// It also looks for what must never go, as look says. Entries that vanish
+// meanwhile are no error.
+func (t *tree) measure(ctx context.Context, fd int, names []dirEntry, look look, depth int, out *tally) error {
 	if err := ctx.Err(); err != nil {
 		return err
 	}
@@ -90,7 +90,7 @@ func (t *tree) measure(ctx context.Context, fd int, names []dirEntry, deep bool,
 		if out.stay != "" {
 			return nil
 		}
-		if pattern, bad := mustStay(entry.name); bad && deep {
+		if pattern, bad := look.mustStay(entry.name); bad {
 			out.stay = "holds " + pattern + ", which no cache holds"
 			return nil
 		}
@@ -110,7 +110,7 @@ func (t *tree) measure(ctx context.Context, fd int, names []dirEntry, deep bool,
 		case err != nil:
 			out.unread++
 		default:
-			err = t.measure(ctx, child, below, deep, depth+1, out)
+			err = t.measure(ctx, child, below, look, depth+1, out)
 			unix.Close(child)
 			if err != nil {
 				return err

@@ -470,7 +470,9 @@ func TestRefusedRequestsNameTheField(t *testing.T) {
 		class   box.Class
 	}{
 		"an unknown tier":       {box.ReclaimRequest{Tiers: []box.Tier{"caches", "all"}}, "tiers[1]", box.ClassInvalid},
-		"a later tier":          {box.ReclaimRequest{Tiers: []box.Tier{box.TierRuntime}}, "tiers[0]", box.ClassUnsupported},
+		"tier runtime for whoever is there":   {box.ReclaimRequest{Tiers: []box.Tier{box.TierRuntime}}, "conversation_ids", box.ClassInvalid},
+		"a conversation that is not there":    {box.ReclaimRequest{ConversationIDs: []string{strings.Repeat("c", 32)}}, "conversation_ids[0]", box.ClassInvalid},
+		"a conversation id that climbs":       {box.ReclaimRequest{ConversationIDs: []string{"../../x"}}, "conversation_ids[0]", box.ClassInvalid},
 		"a plan and a dry run":  {box.ReclaimRequest{PlanID: strings.Repeat("a", 32), DryRun: true}, "dry_run", box.ClassInvalid},
 		"a plan id that climbs": {box.ReclaimRequest{PlanID: "../../../etc/passwd"}, "plan_id", box.ClassInvalid},
 		"a plan nobody knows":   {box.ReclaimRequest{PlanID: strings.Repeat("a", 32)}, "plan_id", box.ClassNotFound},

@@ -77,6 +77,10 @@ func (r *Reclaimer) resume(told map[string]string) (left bool) {
 			tell(entry.name, "in use by "+user)
 			continue
 		}
+		if !r.mayGo(entry.name) {
+			left = true // its pass has yet to look through it, or put it back
+			continue
+		}
 		var out removal
 		r.discard(entry.name, &out)
 		if out.left > 0 {

@@ -80,7 +80,7 @@ func (r *Reclaimer) trashBytes(ctx context.Context) (int64, error) {
 		if err != nil {
 			continue
 		}
-		err = r.tree.measure(ctx, fd, below, false, 0, sum)
+		err = r.tree.measure(ctx, fd, below, lookNone, 0, sum)
 		unix.Close(fd)
 		if err != nil {
 			return 0, err
