@@ -81,20 +81,12 @@ func benchRoot(b *testing.B) string {
 	return b.TempDir()
 }
 
-func open(t testing.TB, root string, opts scan.Options) *scan.Scanner {
-	t.Helper()
-	s, err := scan.Open(root, opts)
-	require.NoError(t, err)
-	t.Cleanup(s.Close)
-	return s
-}
-
 // later is a clock by which everything has been left alone for long.
 func later() time.Time { return time.Now().Add(time.Hour) }
 
 func BenchmarkFirst(b *testing.B) {
 	root := forest(b, *benchFiles)
-	s := open(b, root, scan.Options{})
+	s := scan.New(root, scan.Options{})
 	b.ReportAllocs()
 	for b.Loop() {
 		_, err := s.Walk(b.Context(), []scan.Place{{Path: "tree"}})
@@ -104,7 +96,7 @@ func BenchmarkFirst(b *testing.B) {
 
 func BenchmarkRepeat(b *testing.B) {
 	root := forest(b, *benchFiles)
-	s := open(b, root, scan.Options{Now: later})
+	s := scan.New(root, scan.Options{Now: later})
 	places := []scan.Place{{Path: "tree", Estimate: true}}
 	_, err := s.Walk(b.Context(), places)
 	require.NoError(b, err)
@@ -123,7 +115,7 @@ func BenchmarkAgainst(b *testing.B) {
 		root string
 	}{{"plain", forest(b, *benchFiles)}, {"linked", linked(b, *benchFiles)}} {
 		place := filepath.Join(tree.root, "tree")
-		again := open(b, tree.root, scan.Options{Now: later})
+		again := scan.New(tree.root, scan.Options{Now: later})
 		places := []scan.Place{{Path: "tree", Estimate: true}}
 		_, err := again.Walk(b.Context(), places)
 		require.NoError(b, err)
@@ -136,10 +128,7 @@ func BenchmarkAgainst(b *testing.B) {
 			run  func()
 		}{
 			{"first", func() {
-				s, err := scan.Open(tree.root, scan.Options{})
-				require.NoError(b, err)
-				walk(s, places)
-				s.Close()
+				walk(scan.New(tree.root, scan.Options{}), places)
 			}},
 			{"repeat", func() { walk(again, places) }},
 			{"floor-names", func() { names(b, place) }},

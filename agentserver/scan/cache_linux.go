@@ -16,8 +16,8 @@ type memory struct {
 	dirs         string
 	count        int // of dirs
 	links        []link
-	watched      string // a name of Options.Watch, when that was asked for
-	asked        bool
+	watched      string        // a name that was watched for
+	asked        int           // which of Options.Watch that was
 	walk         atomic.Uint64 // the last one that met it
 }
 

@@ -10,13 +10,14 @@ import (
 
 // spot is a step in the tree of places.
 type spot struct {
-	label           int32
-	estimate, watch bool
-	below           map[string]*spot // where something else applies, or does deeper
-	inner           *spot            // everywhere else below
+	label    int32
+	estimate bool
+	watch    int
+	below    map[string]*spot // where something else applies, or does deeper
+	inner    *spot            // everywhere else below
 }
 
-func newSpot(label int32, estimate, watch bool) *spot {
+func newSpot(label int32, estimate bool, watch int) *spot {
 	inner := &spot{label: label, estimate: estimate, watch: watch}
 	inner.inner = inner
 	return &spot{label: label, estimate: estimate, watch: watch, inner: inner}
@@ -58,7 +59,7 @@ func (s *spot) under(names []string) *spot {
 
 // chart makes the tree of places. The top holds those that lie in no other one
 // by their whole paths.
-func chart(places []Place) (top *spot, labels int, err error) {
+func chart(places []Place, watches int) (top *spot, labels int, err error) {
 	top = &spot{below: map[string]*spot{}}
 	sorted := slices.Clone(places)
 	// Outer places first, and "." before all.
@@ -69,6 +70,9 @@ func chart(places []Place) (top *spot, labels int, err error) {
 	for _, place := range sorted {
 		if place.Label < 0 || place.Label >= 1<<20 {
 			return nil, 0, box.Invalidf("places", "label %d of %q is out of range", place.Label, place.Path)
+		}
+		if place.Watch < 0 || place.Watch > watches {
+			return nil, 0, box.Invalidf("places", "%q is watched for what no option says", place.Path)
 		}
 		if place.Path == "" || path.Clean(place.Path) != place.Path || place.Path[0] == '/' || place.Path == ".." || strings.HasPrefix(place.Path, "../") {
 			return nil, 0, box.Invalidf("places", "%q is no path below the root; write it like home/.cache, or \".\"", place.Path)

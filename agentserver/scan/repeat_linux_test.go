@@ -81,11 +81,13 @@ func TestARepeatFindsWhatAFreshWalkFinds(t *testing.T) {
 			root := t.TempDir()
 			random := rand.New(rand.NewPCG(seed, 7)) //nolint:gosec // a test that can be repeated
 			places := []scan.Place{
-				{Path: ".", Label: 0, Estimate: true}, {Path: "d0", Label: 1, Estimate: true, Watch: true}, {Path: "d0/d1", Label: 2},
+				{Path: ".", Label: 0, Estimate: true},
+				{Path: "d0", Label: 1, Estimate: true, Watch: 1},
+				{Path: "d0/d1", Label: 2},
 				{Path: "d1/d2", Label: 3, Estimate: true},
 			}
-			watch := func(name []byte) bool { return string(name) == "f3" }
-			s := open(t, root, scan.Options{Now: later, Watch: watch})
+			watch := []func([]byte) bool{func(name []byte) bool { return string(name) == "f3" }}
+			s := scan.New(root, scan.Options{Now: later, Watch: watch})
 			kept, again := int64(0), 0
 			for round := range rounds {
 				var did []string
@@ -93,9 +95,10 @@ func TestARepeatFindsWhatAFreshWalkFinds(t *testing.T) {
 					did = append(did, change(t, random, root))
 				}
 				got := walk(t, s, places...)
-				fresh := walk(t, open(t, root, scan.Options{Watch: watch}), places...)
+				fresh := walk(t, scan.New(root, scan.Options{Watch: watch}), places...)
 				require.Equal(t, fresh.Sizes, got.Sizes, "round %d after %q", round, did)
 				require.Equal(t, fresh.Watched, got.Watched)
+				require.Equal(t, fresh.Print, got.Print)
 				for labels := range 16 {
 					var in []int
 					for label := range 4 {
@@ -140,7 +143,7 @@ func TestAnUnchangedTreeCostsOneLookForEachDirectory(t *testing.T) {
 	}
 	require.NoError(t, os.Link(filepath.Join(root, "tree/d0/e0/f0"), filepath.Join(root, "tree/d1/linked")))
 	place := scan.Place{Path: "tree", Estimate: true}
-	s := open(t, root, scan.Options{Now: later})
+	s := scan.New(root, scan.Options{Now: later})
 	first := walk(t, s, place)
 	require.EqualValues(t, 401, first.Work.Looked)
 	require.EqualValues(t, first.Sizes[0].Dirs, first.Work.Read)
@@ -160,7 +163,7 @@ func TestAFreshChangeIsNotRemembered(t *testing.T) {
 	t.Parallel()
 	root := t.TempDir()
 	write(t, filepath.Join(root, "tree/f"), 100)
-	s := open(t, root, scan.Options{})
+	s := scan.New(root, scan.Options{})
 	for range 2 {
 		got := walk(t, s, scan.Place{Path: "tree", Estimate: true})
 		require.Zero(t, got.Work.Kept, "a second change could have the same time")
@@ -174,7 +177,7 @@ func TestGrowthInPlaceIsSeenExceptInEstimates(t *testing.T) {
 	for _, name := range []string{"work/log", "cache/blob"} {
 		write(t, filepath.Join(root, name), 100)
 	}
-	s := open(t, root, scan.Options{Now: later})
+	s := scan.New(root, scan.Options{Now: later})
 	places := []scan.Place{{Path: "work", Label: 0}, {Path: "cache", Label: 1, Estimate: true}}
 	before := walk(t, s, places...)
 	for _, name := range []string{"work/log", "cache/blob"} {
@@ -187,7 +190,7 @@ func TestGrowthInPlaceIsSeenExceptInEstimates(t *testing.T) {
 	after := walk(t, s, places...)
 	require.EqualValues(t, 100_000, after.Sizes[0].Apparent-before.Sizes[0].Apparent)
 	require.Equal(t, before.Sizes[1], after.Sizes[1], "the stated limit of an estimate")
-	require.EqualValues(t, 100_000, walk(t, open(t, root, scan.Options{}), places...).Sizes[1].Apparent-before.Sizes[1].Apparent)
+	require.EqualValues(t, 100_000, walk(t, scan.New(root, scan.Options{}), places...).Sizes[1].Apparent-before.Sizes[1].Apparent)
 }
 
 func TestTheMemoryIsBounded(t *testing.T) {
@@ -196,7 +199,7 @@ func TestTheMemoryIsBounded(t *testing.T) {
 	for i := range 100 {
 		write(t, filepath.Join(root, fmt.Sprintf("d%d/f", i)), 100)
 	}
-	s := open(t, root, scan.Options{Now: later, CacheBytes: 30 * 230})
+	s := scan.New(root, scan.Options{Now: later, CacheBytes: 30 * 230})
 	place := scan.Place{Path: ".", Estimate: true}
 	first := walk(t, s, place)
 	second := walk(t, s, place)

@@ -2,6 +2,7 @@ package scan
 
 import (
 	"encoding/binary"
+	"errors"
 	"slices"
 	"time"
 )
@@ -17,13 +18,14 @@ type Options struct {
 	// Stall is how long one system call may take before what it is about is given
 	// up; zero means 10 seconds.
 	Stall time.Duration
-	// Watch reports whether a name is one that the caller wants to know of, in
-	// places with Watch set. It must not keep the name.
-	Watch func(name []byte) bool
+	// Watch are questions whether a name is one that the caller wants to know of;
+	// Place.Watch says which is asked where. None may keep the name.
+	Watch []func(name []byte) bool
 	// Now is the clock that the filesystem stamps with; nil means time.Now.
 	Now func() time.Time
 
-	pause func(path string) // where a test makes the system hang
+	pause    func(path string) // where a test makes the system hang
+	stepwise bool              // as where the kernel has no openat2
 }
 
 // Place is one tree to measure.
@@ -36,8 +38,9 @@ type Place struct {
 	Label int
 	// Estimate lets what did not change since the last walk be taken from memory.
 	Estimate bool
-	// Watch asks whether a name below is one of Options.Watch.
-	Watch bool
+	// Watch is which of Options.Watch is asked about the names below, from 1; 0
+	// asks none.
+	Watch int
 }
 
 // Size is what lies under one label. A file with several names is counted once,
@@ -64,6 +67,9 @@ type Fault struct {
 	Err  error
 }
 
+// ErrMounted is the fault of a place on another mount.
+var ErrMounted = errors.New("another filesystem is mounted here, and is not measured")
+
 // Work is what a walk cost.
 type Work struct {
 	Read   int64 // directories whose names were read
@@ -77,8 +83,12 @@ type Result struct {
 	Sizes []Size // by label
 	// Partial says, by label, that something below could not be measured.
 	Partial []bool
-	// Watched is, by label, a name that Options.Watch reported, if any.
+	// Watched is, by label, the first by the alphabet of the names that were watched
+	// for, if any.
 	Watched []string
+	// Print is a fingerprint of all that was looked at: equal ones mean that nothing
+	// changed in between. In an estimate, files that changed in place don't show.
+	Print uint64
 	// Faults lists what was not measured, at most 100; FaultCount counts all.
 	Faults     []Fault
 	FaultCount int
@@ -192,8 +202,7 @@ func join(runs []linkRun, sizes []Size) (groups []group, elsewhere uint64) {
 			sizes[first.label].Apparent += int64(most.size) //nolint:gosec // no file is that large
 			sizes[first.label].Inodes++
 			if seen < most.nlink {
-				mix := most.hash() ^ uint64(most.nlink)<<32 ^ uint64(seen)
-				elsewhere += (mix ^ mix>>31) * 0xbf58476d1ce4e5b9
+				elsewhere += mixed(most.ino, uint64(most.dev), uint64(most.nlink), uint64(seen))
 				continue
 			}
 			at, known := byLabels[string(key)]
@@ -211,6 +220,16 @@ func join(runs []linkRun, sizes []Size) (groups []group, elsewhere uint64) {
 		}
 	}
 	return groups, elsewhere
+}
+
+// mixed makes a number of several that is no other's but by chance.
+func mixed(numbers ...uint64) uint64 {
+	h := uint64(0x9e3779b97f4a7c15)
+	for _, n := range numbers {
+		h = (h ^ n) * 0xbf58476d1ce4e5b9
+		h ^= h >> 31
+	}
+	return h
 }
 
 func less(yes bool) int {

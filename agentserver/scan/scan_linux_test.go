@@ -112,7 +112,7 @@ func TestATreeIsMeasuredLikeThePlainestWayDoes(t *testing.T) {
 	require.Less(t, want.Allocated, int64(10<<20))
 	require.Greater(t, want.Apparent, int64(10<<30))
 	for _, workers := range []int{1, 2, 16} {
-		s := open(t, root, scan.Options{Workers: workers})
+		s := scan.New(root, scan.Options{Workers: workers})
 		got := walk(t, s, scan.Place{Path: "."})
 		require.Equal(t, want.Size, got.Sizes[0], "%d workers", workers)
 		require.Empty(t, got.Faults)
@@ -138,7 +138,7 @@ func TestHardLinksCountOnceAndFreeWithTheLastName(t *testing.T) {
 	link("uv/b", "venv1/b")
 	link("outside/keep", "venv2/kept")
 	link("uv/c", "uv/c2")
-	s := open(t, root, scan.Options{})
+	s := scan.New(root, scan.Options{})
 	got := walk(t, s, scan.Place{Path: "venv1", Label: 2}, scan.Place{Path: "uv", Label: 1}, scan.Place{Path: "venv2", Label: 3})
 	block := measure(t, filepath.Join(root, "outside")).links
 	require.Len(t, block, 1)
@@ -192,7 +192,7 @@ func TestAPlaceInsideAnotherIsTakenOutOfIt(t *testing.T) {
 		}
 		return measure(t, filepath.Join(root, name), skip...).Size
 	}
-	s := open(t, root, scan.Options{})
+	s := scan.New(root, scan.Options{})
 	got := walk(
 		t, s, scan.Place{Path: "home/work/node_modules/.cache", Label: 3}, scan.Place{Path: "home", Label: 0},
 		scan.Place{Path: "home/work/node_modules", Label: 2}, scan.Place{Path: "home/.cache/uv", Label: 1},
@@ -200,7 +200,9 @@ func TestAPlaceInsideAnotherIsTakenOutOfIt(t *testing.T) {
 	)
 	require.Equal(t, []scan.Size{
 		at("home", "home/work/node_modules", "home/.cache/uv"), at("home/.cache/uv"),
-		at("home/work/node_modules", "home/work/node_modules/.cache"), at("home/work/node_modules/.cache"), {}, {},
+		at("home/work/node_modules", "home/work/node_modules/.cache"), at("home/work/node_modules/.cache"),
+		{},
+		{},
 	}, got.Sizes)
 	require.Empty(t, got.Faults)
 	whole := walk(t, s, scan.Place{Path: "home", Label: 1}, scan.Place{Path: ".", Label: 0})
@@ -209,8 +211,8 @@ func TestAPlaceInsideAnotherIsTakenOutOfIt(t *testing.T) {
 
 func TestBadPlacesAreRefused(t *testing.T) {
 	t.Parallel()
-	s := open(t, t.TempDir(), scan.Options{})
-	for _, place := range []scan.Place{{Path: ""}, {Path: "/etc"}, {Path: ".."}, {Path: "../x"}, {Path: "a/../.."}, {Path: "a//b"}, {Path: "a/"}, {Path: "x", Label: -1}} {
+	s := scan.New(t.TempDir(), scan.Options{})
+	for _, place := range []scan.Place{{Path: ""}, {Path: "/etc"}, {Path: ".."}, {Path: "../x"}, {Path: "a/../.."}, {Path: "a//b"}, {Path: "a/"}, {Path: "x", Label: -1}, {Path: "x", Watch: 1}} {
 		_, err := s.Walk(t.Context(), []scan.Place{place})
 		require.Equal(t, box.ClassInvalid, box.ClassOf(err), "%+v", place)
 	}
@@ -224,7 +226,7 @@ func TestLinksAreNeverFollowed(t *testing.T) {
 	write(t, filepath.Join(root, "real/file"), 1000)
 	require.NoError(t, os.Symlink(outside, filepath.Join(root, "real/out")))
 	require.NoError(t, os.Symlink("real", filepath.Join(root, "in")))
-	s := open(t, root, scan.Options{Now: later})
+	s := scan.New(root, scan.Options{Now: later})
 	for range 2 {
 		got := walk(
 			t, s, scan.Place{Path: "real", Estimate: true}, scan.Place{Path: "real/out/big", Label: 1, Estimate: true},
@@ -258,7 +260,7 @@ func TestADirectoryThatCannotBeReadIsListed(t *testing.T) {
 	write(t, filepath.Join(root, "shut/file"), 1000)
 	require.NoError(t, os.Chmod(filepath.Join(root, "shut"), 0))
 	t.Cleanup(func() { _ = os.Chmod(filepath.Join(root, "shut"), 0o700) }) //nolint:gosec // so that it can be removed
-	got := walk(t, open(t, root, scan.Options{}), scan.Place{Path: "."})
+	got := walk(t, scan.New(root, scan.Options{}), scan.Place{Path: "."})
 	require.Equal(t, []bool{true}, got.Partial)
 	require.Len(t, got.Faults, 1)
 	require.Equal(t, "shut", got.Faults[0].Path)
@@ -275,7 +277,7 @@ func TestAMountInsideIsNotCrossed(t *testing.T) {
 	require.NoError(t, os.MkdirAll(filepath.Join(root, "tree/bound"), 0o755))
 	write(t, filepath.Join(root, "tree/bound-file"), 0)
 	want := measure(t, filepath.Join(root, "tree"), filepath.Join(root, "tree/bound"))
-	s := open(t, root, scan.Options{Now: later})
+	s := scan.New(root, scan.Options{Now: later})
 	walk(t, s, scan.Place{Path: "tree", Estimate: true}) // remembers what lies below the mounts
 	bind(t, other, filepath.Join(root, "tree/bound"))
 	for _, estimate := range []bool{false, true} {
@@ -323,7 +325,7 @@ func TestDepthAndWidthAreBounded(t *testing.T) {
 	for i := range 500 {
 		require.NoError(t, os.Mkdir(filepath.Join(root, fmt.Sprintf("wide-%d", i)), 0o755))
 	}
-	s := open(t, root, scan.Options{Now: later})
+	s := scan.New(root, scan.Options{Now: later})
 	for range 2 {
 		got := walk(t, s, scan.Place{Path: ".", Estimate: true})
 		require.Empty(t, got.Faults)
@@ -336,7 +338,7 @@ func TestACanceledWalkEnds(t *testing.T) {
 	t.Parallel()
 	root := t.TempDir()
 	write(t, filepath.Join(root, "a/b"), 10)
-	s := open(t, root, scan.Options{})
+	s := scan.New(root, scan.Options{})
 	ctx, cancel := context.WithCancelCause(t.Context())
 	gone := errors.New("the caller has gone")
 	cancel(gone)
@@ -352,22 +354,22 @@ func TestNamesAreWatchedFor(t *testing.T) {
 	for _, name := range []string{"a/x/.env", "a/y/.git/config", "b/.env", "c/plain"} {
 		write(t, filepath.Join(root, name), 10)
 	}
-	s := open(t, root, scan.Options{Now: later, Watch: func(name []byte) bool { return string(name) == ".env" || string(name) == ".git" }})
+	s := scan.New(root, scan.Options{Now: later, Watch: []func([]byte) bool{func(name []byte) bool { return string(name) == ".env" || string(name) == ".git" }}})
 	for range 2 {
 		got := walk(
-			t, s, scan.Place{Path: "a", Label: 0, Watch: true, Estimate: true}, scan.Place{Path: "b", Label: 1, Estimate: true},
-			scan.Place{Path: "c", Label: 2, Watch: true, Estimate: true},
+			t, s, scan.Place{Path: "a", Label: 0, Watch: 1, Estimate: true}, scan.Place{Path: "b", Label: 1, Estimate: true},
+			scan.Place{Path: "c", Label: 2, Watch: 1, Estimate: true},
 		)
 		require.Equal(t, []string{".env", "", ""}, got.Watched)
 	}
-	got := walk(t, s, scan.Place{Path: "b", Watch: true, Estimate: true})
+	got := walk(t, s, scan.Place{Path: "b", Watch: 1, Estimate: true})
 	require.Equal(t, []string{".env"}, got.Watched, "what was remembered without a watch is looked at again")
 }
 
 func TestATreeThatVanishesMeanwhileIsNoFault(t *testing.T) {
 	t.Parallel()
 	root := t.TempDir()
-	s := open(t, root, scan.Options{})
+	s := scan.New(root, scan.Options{})
 	stop := make(chan struct{})
 	ended := make(chan error, 1)
 	go func() {

@@ -24,11 +24,11 @@ const settle = 2 * time.Second
 const afterStop = 100 * time.Millisecond
 
 // Scanner measures trees below one root and remembers their directories. It is
-// safe for concurrent use; walks take turns.
+// safe for concurrent use; walks take turns. Between walks it holds no
+// descriptor.
 type Scanner struct {
+	path  string
 	opts  Options
-	open  opener
-	root  *anchor
 	turn  chan struct{} // holds one token while no walk is on
 	cache cache
 	walks uint64
@@ -40,9 +40,8 @@ type Scanner struct {
 	anyHung atomic.Int64
 }
 
-// Open prepares to measure below root, which must exist. ClassUnsupported when
-// the kernel cannot keep a look-up on one mount.
-func Open(root string, opts Options) (*Scanner, error) {
+// New returns a Scanner of the trees below root.
+func New(root string, opts Options) *Scanner {
 	if opts.Workers <= 0 {
 		opts.Workers = min(max(4, 2*runtime.GOMAXPROCS(0)), 64)
 	}
@@ -55,41 +54,46 @@ func Open(root string, opts Options) (*Scanner, error) {
 	if opts.Now == nil {
 		opts.Now = time.Now
 	}
+	s := &Scanner{
+		path: root, opts: opts, turn: make(chan struct{}, 1), hung: map[string]bool{},
+		cache: cache{most: opts.CacheBytes, known: map[identity]*memory{}},
+	}
+	s.turn <- struct{}{}
+	return s
+}
+
+// openRoot opens the root for one walk.
+func (s *Scanner) openRoot() (*anchor, opener, error) {
 	// The root itself is the operator's choice and may be reached through links.
-	real, err := filepath.EvalSymlinks(root)
+	real, err := filepath.EvalSymlinks(s.path)
 	if err != nil {
-		return nil, fmt.Errorf("find the tree: %w", err)
+		return nil, opener{}, fmt.Errorf("find the tree: %w", err)
 	}
 	fd, err := unix.Open(real, unix.O_PATH|unix.O_DIRECTORY|unix.O_CLOEXEC, 0)
 	if err != nil {
-		return nil, fmt.Errorf("open the tree: %w", err)
+		return nil, opener{}, fmt.Errorf("open the tree: %w", err)
 	}
 	open, err := newOpener(fd)
 	if err != nil {
 		unix.Close(fd)
-		return nil, err
+		return nil, opener{}, err
 	}
-	s := &Scanner{
-		opts: opts, open: open, root: newAnchor(fd), turn: make(chan struct{}, 1), hung: map[string]bool{},
-		cache: cache{most: opts.CacheBytes, known: map[identity]*memory{}},
+	if s.opts.stepwise {
+		if err := open.fallBack(); err != nil {
+			unix.Close(fd)
+			return nil, opener{}, err
+		}
 	}
-	s.turn <- struct{}{}
-	return s, nil
-}
-
-// Close ends the Scanner's use after a walk that is on. What hangs in a system
-// call lets go of its descriptors when that returns.
-func (s *Scanner) Close() {
-	<-s.turn
-	s.root.letGo()
+	return newAnchor(fd), open, nil
 }
 
 // Walk measures the places. What cannot be read is listed in the result, and so
 // is a part that does not answer within Options.Stall; neither is an error. The
 // walk ends early, without a result, when ctx does: box.ClassCanceled. It may be
-// repeated at any time.
+// repeated at any time. ClassUnsupported when the kernel cannot keep a look-up on
+// one mount.
 func (s *Scanner) Walk(ctx context.Context, places []Place) (Result, error) {
-	top, labels, err := chart(places)
+	top, labels, err := chart(places, len(s.opts.Watch))
 	if err != nil {
 		return Result{}, err
 	}
@@ -99,12 +103,18 @@ func (s *Scanner) Walk(ctx context.Context, places []Place) (Result, error) {
 		return Result{}, ended(ctx)
 	}
 	defer func() { s.turn <- struct{}{} }()
-	result, elsewhere, whole := s.pass(ctx, top, labels, false)
+	root, open, err := s.openRoot()
+	if err != nil {
+		return Result{}, err
+	}
+	// A worker that hangs holds it too, and lets go when its system call returns.
+	defer root.letGo()
+	result, elsewhere, whole := s.pass(ctx, &walk{scanner: s, root: root, open: open}, top, labels)
 	if result.Work.Kept > 0 && whole && elsewhere != s.cache.elsewhere {
 		// A file got or lost a name: what is remembered of its other names, or of the
 		// only one that it had, is wrong. Nothing says where those are.
 		first := result.Work
-		result, elsewhere, whole = s.pass(ctx, top, labels, true)
+		result, elsewhere, whole = s.pass(ctx, &walk{scanner: s, root: root, open: open, all: true}, top, labels)
 		result.Work.Read += first.Read
 		result.Work.Looked += first.Looked
 		result.Work.Again = true
@@ -122,14 +132,11 @@ func ended(ctx context.Context) error {
 	return box.Errorf(box.ClassCanceled, "measure the disk: %w", context.Cause(ctx))
 }
 
-// pass walks once. all reads everything, remembered or not; whole says that
-// nothing was cut short.
-func (s *Scanner) pass(ctx context.Context, top *spot, labels int, all bool) (result Result, elsewhere uint64, whole bool) {
+// pass walks once; whole says that nothing was cut short.
+func (s *Scanner) pass(ctx context.Context, w *walk, top *spot, labels int) (result Result, elsewhere uint64, whole bool) {
 	s.walks++
-	w := &walk{
-		scanner: s, number: s.walks, all: all, workers: make([]*worker, s.opts.Workers),
-		settled: s.opts.Now().Add(-settle).UnixNano(), known: s.cache.known,
-	}
+	w.number, w.known, w.workers = s.walks, s.cache.known, make([]*worker, s.opts.Workers)
+	w.settled = s.opts.Now().Add(-settle).UnixNano()
 	w.wake = sync.NewCond(&w.mu)
 	for i := range w.workers {
 		w.workers[i] = newWorker(w, labels)

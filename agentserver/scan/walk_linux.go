@@ -23,17 +23,18 @@ const (
 )
 
 var (
-	errMounted = errors.New("another filesystem is mounted here, and is not measured")
-	errLink    = errors.New("is a link, or lies behind one, and is not followed")
-	errDeep    = errors.New("nested deeper than is measured")
-	errHung    = errors.New("has not answered since an earlier look")
+	errLink = errors.New("is a link, or lies behind one, and is not followed")
+	errDeep = errors.New("nested deeper than is measured")
+	errHung = errors.New("has not answered since an earlier look")
 )
 
 // walk is one pass over the places.
 type walk struct {
 	scanner *Scanner
+	root    *anchor
+	open    opener
+	all     bool // read everything, remembered or not
 	number  uint64
-	all     bool
 	settled int64                // a directory that changed later is not remembered
 	known   map[identity]*memory // only read while a worker of this walk lives
 	workers []*worker
@@ -102,7 +103,7 @@ func (w *walk) begin(top *spot) {
 	}
 	if names.Len() > 0 {
 		w.pending.Store(int64(len(top.below)))
-		first := &dir{at: top, anchor: w.scanner.root.hold()}
+		first := &dir{at: top, anchor: w.root.hold()}
 		w.workers[0].stack = []frame{{first, names.String()}}
 	}
 }
@@ -227,6 +228,7 @@ func (w *walk) harvest(labels int, stall time.Duration) *crop {
 		out.Work.Read += k.work.Read
 		out.Work.Kept += k.work.Kept
 		out.Work.Looked += k.work.Looked
+		out.Print += k.print
 		out.runs = append(out.runs, k.runs...)
 		out.news = append(out.news, k.news...)
 		k.runs, k.news = nil, nil

@@ -19,6 +19,7 @@ type worker struct {
 
 	block, path, names []byte // for one directory at a time
 	links              []link
+	filePrint          uint64 // of the files in the directory that is read
 	stat               unix.Statx_t
 
 	mu       sync.Mutex
@@ -38,6 +39,7 @@ type worker struct {
 	faults     []Fault
 	faultCount int
 	work       Work
+	print      uint64
 
 	lastBeat int64 // of the walk's watch
 }
@@ -97,7 +99,7 @@ func (k *worker) take() (d *dir, name string, ok bool) {
 // visit measures one directory and puts those in it on the stack.
 func (k *worker) visit(parent *dir, name string) {
 	w, at := k.walk, parent.at.step(name)
-	open := &w.scanner.open
+	open := &w.open
 	k.path = k.path[:0]
 	if parent.rel != "" {
 		k.path = append(append(k.path, parent.rel...), '/')
@@ -150,7 +152,7 @@ func (k *worker) recall(at *spot) *memory {
 		return nil
 	}
 	old := k.walk.known[identityOf(&k.stat)]
-	if old == nil || old.mtime != nanoseconds(k.stat.Mtime) || old.ctime != nanoseconds(k.stat.Ctime) || at.watch && !old.asked {
+	if old == nil || old.mtime != nanoseconds(k.stat.Mtime) || old.ctime != nanoseconds(k.stat.Ctime) || at.watch != 0 && at.watch != old.asked {
 		return nil
 	}
 	old.walk.Store(k.walk.number)
@@ -170,7 +172,7 @@ func (k *worker) readAll(parent *dir, name string, at *spot, open *anchor, remem
 	one.walk.Store(w.number)
 	itself := k.stat
 	one.files.Dirs, one.files.Inodes = 1, 1
-	k.names, k.links = k.names[:0], k.links[:0]
+	k.names, k.links, k.filePrint = k.names[:0], k.links[:0], 0
 	remembering = remembering && one.ctime < w.settled && one.mtime < w.settled
 	for {
 		n, err := read(open.fd, k.block)
@@ -215,7 +217,7 @@ func (k *worker) lookAll(parent *dir, name string, at *spot, fd int, block []byt
 		if !plain(file) {
 			continue
 		}
-		if at.watch && w.scanner.opts.Watch != nil && w.scanner.opts.Watch(file[:len(file)-1]) {
+		if at.watch != 0 && w.scanner.opts.Watch[at.watch-1](file[:len(file)-1]) {
 			if text := string(file[:len(file)-1]); one.watched == "" || text < one.watched {
 				one.watched = text
 			}
@@ -225,7 +227,7 @@ func (k *worker) lookAll(parent *dir, name string, at *spot, fd int, block []byt
 			one.count++
 			continue
 		}
-		err = look(fd, file, w.scanner.open.quick, &k.stat)
+		err = look(fd, file, w.open.quick, &k.stat)
 		k.beat.Add(1)
 		switch {
 		case errors.Is(err, unix.ENOENT):
@@ -238,12 +240,15 @@ func (k *worker) lookAll(parent *dir, name string, at *spot, fd int, block []byt
 			k.names = append(k.names, file...)
 			one.count++
 			continue
-		case w.scanner.open.mount != 0 && k.stat.Mnt_id != w.scanner.open.mount:
-			k.refuse(parent, name+"/"+string(file[:len(file)-1]), at, errMounted)
+		case w.open.mount != 0 && k.stat.Mnt_id != w.open.mount:
+			k.refuse(parent, name+"/"+string(file[:len(file)-1]), at, ErrMounted)
 			sound = false
 			continue
 		}
 		one.files.Files++
+		if !at.estimate {
+			k.filePrint += mixed(k.stat.Ino, k.stat.Size, uint64(nanoseconds(k.stat.Ctime))) //nolint:gosec // any number does
+		}
 		if k.stat.Nlink > 1 {
 			k.links = append(k.links, link{k.stat.Ino, k.stat.Size, k.stat.Blocks, k.stat.Nlink, device(&k.stat)})
 			continue
@@ -264,6 +269,7 @@ func (k *worker) account(at *spot, one *memory, read *identity) {
 	if k.dropped {
 		return
 	}
+	k.print += mixed(uint64(at.label), k.stat.Ino, uint64(nanoseconds(k.stat.Mtime)), uint64(nanoseconds(k.stat.Ctime))) //nolint:gosec // any number does
 	sum := &k.sizes[at.label]
 	sum.add(&one.files)
 	sum.Allocated += int64(k.stat.Blocks) * 512 //nolint:gosec // no directory is that large
@@ -271,7 +277,7 @@ func (k *worker) account(at *spot, one *memory, read *identity) {
 	if len(one.links) > 0 {
 		k.runs = append(k.runs, linkRun{at.label, one.links})
 	}
-	if at.watch && one.watched != "" && (k.watched[at.label] == "" || one.watched < k.watched[at.label]) {
+	if at.watch != 0 && one.watched != "" && (k.watched[at.label] == "" || one.watched < k.watched[at.label]) {
 		k.watched[at.label] = one.watched
 	}
 	if read == nil {
@@ -281,6 +287,7 @@ func (k *worker) account(at *spot, one *memory, read *identity) {
 	if *read != (identity{}) {
 		k.news = append(k.news, fresh{*read, one})
 	}
+	k.print += k.filePrint
 	k.work.Read++
 	k.work.Looked += one.files.Files
 }
@@ -326,7 +333,7 @@ func (k *worker) anchorAt(parent *dir, name string, at *spot, open *anchor) *anc
 		open.count = &k.walk.anchors
 		return open.hold()
 	}
-	fd, err := k.walk.scanner.open.open(parent.anchor.fd, string(k.path[:len(k.path)-1]), unix.O_PATH|unix.O_DIRECTORY)
+	fd, err := k.walk.open.open(parent.anchor.fd, string(k.path[:len(k.path)-1]), unix.O_PATH|unix.O_DIRECTORY)
 	if err != nil {
 		k.walk.anchors.Add(-1)
 		k.shut(parent, name, at, err)
@@ -351,10 +358,11 @@ func (k *worker) shut(parent *dir, name string, at *spot, err error) {
 		}
 		err = errLink
 	case errors.Is(err, unix.EXDEV):
-		err = errMounted
+		err = ErrMounted
 	case errors.Is(err, unix.EACCES), errors.Is(err, unix.EPERM):
 		// It takes space itself, whatever is inside.
-		if look(parent.anchor.fd, k.path, k.walk.scanner.open.quick, &k.stat) == nil && k.stat.Mode&unix.S_IFMT == unix.S_IFDIR {
+		if look(parent.anchor.fd, k.path, k.walk.open.quick, &k.stat) == nil && k.stat.Mode&unix.S_IFMT == unix.S_IFDIR {
+			k.filePrint = 0
 			k.account(at, &memory{files: Size{Dirs: 1, Inodes: 1}}, &identity{})
 		}
 	}
@@ -363,7 +371,7 @@ func (k *worker) shut(parent *dir, name string, at *spot, err error) {
 
 // isLink reports whether k.path is a link.
 func (k *worker) isLink(parent *dir) bool {
-	return look(parent.anchor.fd, k.path, k.walk.scanner.open.quick, &k.stat) == nil && k.stat.Mode&unix.S_IFMT == unix.S_IFLNK
+	return look(parent.anchor.fd, k.path, k.walk.open.quick, &k.stat) == nil && k.stat.Mode&unix.S_IFMT == unix.S_IFLNK
 }
 
 func (k *worker) refuse(parent *dir, name string, at *spot, err error) {
