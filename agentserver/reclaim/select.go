@@ -89,7 +89,6 @@ type Candidate struct {
 
 // Selection is what a pass of the deepest tier would look at.
 type Selection struct {
-	Disk box.Disk
 	// Places are the conversations of the layouts, with paths relative to the root.
 	Places []Place
 	// Items are sorted by path. One with Skipped set would be left; of two taken,
@@ -98,17 +97,22 @@ type Selection struct {
 	Errors []string // what could not be read
 }
 
+// Disk reads the filesystem of the root, and the budget that it is kept to.
+func (r *Reclaimer) Disk() (box.Disk, error) {
+	disk, err := diskOf(r.root)
+	if err != nil {
+		return box.Disk{}, fmt.Errorf("read the size of the disk: %w", err)
+	}
+	disk.Budget = r.opts.Budget.High
+	return disk, nil
+}
+
 // Select finds what a pass of the deepest tier would look at, and the places of
 // the conversations, without measuring: whoever measures must also ask the
 // candidate's Search. It changes nothing and may be repeated. It fails only when
-// the disk itself cannot be read, or ctx ends; the rest is listed in Errors.
+// ctx ends; what could not be read is listed in Errors.
 func (r *Reclaimer) Select(ctx context.Context) (Selection, error) {
-	disk, err := diskOf(r.root)
-	if err != nil {
-		return Selection{}, fmt.Errorf("read the size of the disk: %w", err)
-	}
-	disk.Budget = r.opts.Budget.High
-	out := Selection{Disk: disk}
+	var out Selection
 	if err := r.tree.usable(); err != nil {
 		out.Errors = append(out.Errors, err.Error())
 		return out, nil

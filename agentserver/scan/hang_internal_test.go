@@ -72,6 +72,27 @@ func TestAPartThatHangsIsListedAndTheRestIsMeasured(t *testing.T) {
 	}
 }
 
+func TestAWalkThatTakesTooLongAnswersWhatItHas(t *testing.T) {
+	t.Parallel()
+	root := t.TempDir()
+	var names []string
+	for i := range 200 {
+		names = append(names, fmt.Sprintf("d%03d/file", i))
+	}
+	fill(t, root, names...)
+	s := New(root, Options{Workers: 2, Limit: 50 * time.Millisecond, pause: func(path string) {
+		if path != "." {
+			time.Sleep(5 * time.Millisecond) // a slow disk
+		}
+	}})
+	result, err := s.Walk(t.Context(), []Place{{Path: "."}})
+	require.NoError(t, err)
+	require.Less(t, result.Sizes[0].Files, int64(200))
+	require.Equal(t, []bool{true}, result.Partial)
+	require.Len(t, result.Faults, 1)
+	require.ErrorContains(t, result.Faults[0].Err, "within 50ms")
+}
+
 // A file server that never answers stops everybody who looks at its mount.
 func TestAStoppedFileServerIsNeverAsked(t *testing.T) {
 	t.Parallel()

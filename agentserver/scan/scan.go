@@ -18,6 +18,9 @@ type Options struct {
 	// Stall is how long one system call may take before what it is about is given
 	// up; zero means 10 seconds.
 	Stall time.Duration
+	// Limit is how long a walk may take before the rest is left out; zero means 5
+	// minutes.
+	Limit time.Duration
 	// Watch are questions whether a name is one that the caller wants to know of;
 	// Place.Watch says which is asked where. None may keep the name.
 	Watch []func(name []byte) bool

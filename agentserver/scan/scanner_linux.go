@@ -51,6 +51,9 @@ func New(root string, opts Options) *Scanner {
 	if opts.Stall <= 0 {
 		opts.Stall = 10 * time.Second
 	}
+	if opts.Limit <= 0 {
+		opts.Limit = 5 * time.Minute
+	}
 	if opts.Now == nil {
 		opts.Now = time.Now
 	}
@@ -88,7 +91,7 @@ func (s *Scanner) openRoot() (*anchor, opener, error) {
 }
 
 // Walk measures the places. What cannot be read is listed in the result, and so
-// is a part that does not answer within Options.Stall; neither is an error. The
+// is what does not answer within Options.Stall or Options.Limit; neither is an error. The
 // walk ends early, without a result, when ctx does: box.ClassCanceled. It may be
 // repeated at any time. ClassUnsupported when the kernel cannot keep a look-up on
 // one mount.
@@ -152,7 +155,7 @@ func (s *Scanner) pass(ctx context.Context, w *walk, top *spot, labels int) (res
 		close(ended)
 	}()
 	whole = w.watch(ctx, ended)
-	found := w.harvest(labels, s.opts.Stall)
+	found := w.harvest(labels)
 	found.alone = make([]freed, labels)
 	for i, size := range found.Sizes {
 		found.alone[i] = freed{size.Allocated, size.Inodes}
@@ -165,18 +168,23 @@ func (s *Scanner) pass(ctx context.Context, w *walk, top *spot, labels int) (res
 	return found.Result, elsewhere, whole
 }
 
-// watch waits for the end of a walk, and ends it when ctx does or when all that
-// still work wait for the system; whole says that neither came.
+// watch waits for the end of a walk, and ends it when ctx does, when it takes too
+// long, or when all that still work wait for the system; whole says that none of
+// these came.
 func (w *walk) watch(ctx context.Context, ended <-chan struct{}) (whole bool) {
 	stall := w.scanner.opts.Stall
 	tick := time.NewTicker(stall / 8)
 	defer tick.Stop()
+	limit := time.NewTimer(w.scanner.opts.Limit)
+	defer limit.Stop()
 	moved := time.Now()
 	for {
 		select {
 		case <-ended:
 			return true
 		case <-ctx.Done():
+		case <-limit.C:
+			w.late = true
 		case <-tick.C:
 			if w.moved() {
 				moved = time.Now()

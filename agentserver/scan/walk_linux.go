@@ -7,7 +7,6 @@ import (
 	"strings"
 	"sync"
 	"sync/atomic"
-	"time"
 )
 
 const (
@@ -38,6 +37,8 @@ type walk struct {
 	settled int64                // a directory that changed later is not remembered
 	known   map[identity]*memory // only read while a worker of this walk lives
 	workers []*worker
+
+	late bool // it took too long
 
 	pending atomic.Int64 // directories found and not yet done
 	anchors atomic.Int64
@@ -197,7 +198,7 @@ type crop struct {
 
 // harvest adds up what the workers found. From those that hang, their results so
 // far are taken, and nothing later.
-func (w *walk) harvest(labels int, stall time.Duration) *crop {
+func (w *walk) harvest(labels int) *crop {
 	out := &crop{Result: Result{Sizes: make([]Size, labels), Partial: make([]bool, labels), Watched: make([]string, labels)}}
 	for _, k := range w.workers {
 		k.mu.Lock()
@@ -209,7 +210,7 @@ func (w *walk) harvest(labels int, stall time.Duration) *crop {
 			w.scanner.setHung(path, true)
 			at := k.now.at.step(k.nowName)
 			at.mark(k.partial)
-			k.fault(at.label, path, fmt.Errorf("did not answer within %s", stall))
+			k.fault(at.label, path, fmt.Errorf("did not answer within %s", w.scanner.opts.Stall))
 		}
 		for _, left := range k.stack { // of a walk that was cut short
 			left.at.mark(k.partial)
@@ -233,6 +234,10 @@ func (w *walk) harvest(labels int, stall time.Duration) *crop {
 		out.news = append(out.news, k.news...)
 		k.runs, k.news = nil, nil
 		k.mu.Unlock()
+	}
+	if w.late {
+		out.Faults = append(out.Faults, Fault{".", fmt.Errorf("not all was measured within %s", w.scanner.opts.Limit)})
+		out.FaultCount++
 	}
 	slices.SortFunc(out.Faults, func(a, b Fault) int { return strings.Compare(a.Path, b.Path) })
 	out.Faults = out.Faults[:min(len(out.Faults), maxFaults)]

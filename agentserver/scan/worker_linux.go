@@ -189,6 +189,9 @@ func (k *worker) readAll(parent *dir, name string, at *spot, open *anchor, remem
 			remembering = false
 		}
 		if w.stopped.Load() {
+			k.mu.Lock()
+			at.mark(k.partial)
+			k.mu.Unlock()
 			return
 		}
 	}
