@@ -27,7 +27,8 @@ type Budget struct {
 // Set reports whether there is a budget.
 func (b Budget) Set() bool { return b.High > 0 || b.Bytes > 0 }
 
-func (b Budget) check() error {
+// Check returns ClassInvalid with the field at fault.
+func (b Budget) Check() error {
 	switch {
 	case math.IsNaN(b.High) || b.High < 0 || b.High > 1:
 		return box.Invalidf("budget.high", "%g is no part of a disk; use more than 0 and at most 1", b.High)

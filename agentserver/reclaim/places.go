@@ -181,19 +181,13 @@ func (p *placed) workspaceOf(place string) string {
 
 var conversationForm = regexp.MustCompile(`^[0-9a-f]{32}$`)
 
-// scopeOf checks the tiers and the conversations of a request.
+// scopeOf looks up the conversations of a request that is valid by itself.
 func (r *Reclaimer) scopeOf(ctx context.Context, request box.ReclaimRequest) (scope, error) {
 	out := scope{tier: box.TierCaches}
-	for i, tier := range request.Tiers {
-		if level(tier) == 0 {
-			return out, box.Invalidf(fmt.Sprintf("tiers[%d]", i), `%q is not a tier; use "caches", "dependencies" or "runtime"`, tier)
-		}
+	for _, tier := range request.Tiers {
 		if level(tier) > level(out.tier) {
 			out.tier = tier
 		}
-	}
-	if out.tier == box.TierRuntime && len(request.ConversationIDs) == 0 && !request.DryRun && request.PlanID == "" {
-		return out, box.Invalidf("conversation_ids", "tier runtime ends conversations: name them, or apply the plan of a dry run")
 	}
 	if len(request.ConversationIDs) == 0 || request.PlanID != "" {
 		return out, nil

@@ -260,12 +260,12 @@ func (r *Reclaimer) survey(ctx context.Context, space *Space) error {
 		return err
 	}
 	space.Errors = append(space.Errors, found.unread...)
-	space.ByTier, space.Conversations = map[box.Tier]int64{}, map[string]map[box.Tier]int64{}
+	space.ByTier, space.Conversations = make(map[box.Tier]int64), make(map[string]map[box.Tier]int64)
 	for i := range found.found {
 		one := &found.found[i]
 		space.Items = append(space.Items, one.ReclaimItem)
 		if one.ConversationID != "" && space.Conversations[one.ConversationID] == nil {
-			space.Conversations[one.ConversationID] = map[box.Tier]int64{}
+			space.Conversations[one.ConversationID] = make(map[box.Tier]int64)
 		}
 	}
 	for _, tier := range []box.Tier{box.TierCaches, box.TierDependencies, box.TierRuntime} {

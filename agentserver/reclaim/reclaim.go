@@ -7,6 +7,7 @@ import (
 	"log/slog"
 	"os"
 	"path/filepath"
+	"slices"
 	"sync"
 	"time"
 
@@ -88,7 +89,7 @@ func Open(root string, opts Options) (*Reclaimer, error) {
 	if opts.Catalogue == nil {
 		opts.Catalogue = &Catalogue{rules: builtIn}
 	}
-	if err := opts.Budget.check(); err != nil {
+	if err := opts.Budget.Check(); err != nil {
 		return nil, err
 	}
 	root, err := filepath.Abs(root)
@@ -158,7 +159,15 @@ func (r *Reclaimer) Do(ctx context.Context, request box.ReclaimRequest) (box.Rec
 }
 
 func validate(request box.ReclaimRequest) error {
+	for i, tier := range request.Tiers {
+		if level(tier) == 0 {
+			return box.Invalidf(fmt.Sprintf("tiers[%d]", i), `%q is not a tier; use "caches", "dependencies" or "runtime"`, tier)
+		}
+	}
+	ends := slices.Contains(request.Tiers, box.TierRuntime)
 	switch {
+	case ends && len(request.ConversationIDs) == 0 && !request.DryRun && request.PlanID == "":
+		return box.Invalidf("conversation_ids", "tier runtime ends conversations: name them, or apply the plan of a dry run")
 	case request.PlanID != "" && request.DryRun:
 		return box.Invalidf("dry_run", "a plan id means apply; leave dry_run out, or leave plan_id out for a new plan")
 	case request.PlanID != "" && !planForm.MatchString(request.PlanID):
