@@ -49,6 +49,7 @@ type storage struct {
 	// Of the look under way alone.
 	states map[string]stateMark
 	known  *charted
+	cost   scan.Work // of its walks
 }
 
 // histories are the conversations, and what their states say.
@@ -165,6 +166,7 @@ func (s *storage) look(ctx context.Context) (box.StorageStatus, error) {
 		return box.StorageStatus{}, err
 	}
 	status := box.StorageStatus{Disk: disk, Conversations: []box.ConversationStorage{}}
+	s.cost = scan.Work{}
 	found, result, err := s.measure(ctx, all.list)
 	if err != nil {
 		if ctx.Err() != nil {
@@ -191,7 +193,7 @@ func (s *storage) measure(ctx context.Context, list []stored) (*charted, scan.Re
 	var err error
 	last := s.known
 	if last != nil && last.covers(list) {
-		if result, err = s.scanner.Walk(ctx, last.places); err == nil && result.Print == last.print && time.Since(last.at) < selectionLife {
+		if result, err = s.walk(ctx, last.places); err == nil && result.Print == last.print && time.Since(last.at) < selectionLife {
 			return last, result, nil
 		}
 	}
@@ -208,7 +210,7 @@ func (s *storage) measure(ctx context.Context, list []stored) (*charted, scan.Re
 	}
 	next.chart = newChart(list, &next.Selection)
 	if last == nil || result.Sizes == nil || !slices.Equal(last.places, next.places) {
-		if result, err = s.scanner.Walk(ctx, next.places); err != nil {
+		if result, err = s.walk(ctx, next.places); err != nil {
 			result = scan.Result{} // as if nothing was there, and told
 			return next, result, err
 		}
@@ -218,6 +220,14 @@ func (s *storage) measure(ctx context.Context, list []stored) (*charted, scan.Re
 		s.known = next
 	}
 	return next, result, nil
+}
+
+func (s *storage) walk(ctx context.Context, places []scan.Place) (scan.Result, error) {
+	result, err := s.scanner.Walk(ctx, places)
+	s.cost.Read += result.Work.Read
+	s.cost.Kept += result.Work.Kept
+	s.cost.Looked += result.Work.Looked
+	return result, err
 }
 
 // tell fills in the answer from what was measured.
