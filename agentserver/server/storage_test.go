@@ -96,7 +96,7 @@ func newStorageBox(t *testing.T, n int, opts server.Options) *storageBox {
 		b.put(t, place+"/workspace/repo/node_modules/.package-lock.json", 2)
 		b.put(t, place+"/workspace/repo/node_modules/left-pad/index.js", 50_000*i)
 		b.layout.places = append(b.layout.places, reclaim.Place{
-			Conversation: conversationID(i), Runtime: place, Home: runtime + "/persistence", Workspaces: []string{runtime + "/workspace"},
+			Conversation: conversationID(i), Runtime: place, Home: place + "/persistence", Workspaces: []string{place + "/workspace"},
 		})
 	}
 	reclaimer, err := reclaim.Open(b.root, reclaim.Options{
