@@ -9,6 +9,7 @@ import (
 	"os/exec"
 	"path/filepath"
 	"runtime"
+	"strings"
 	"testing"
 	"time"
 
@@ -84,38 +85,74 @@ func benchRoot(b *testing.B) string {
 // later is a clock by which everything has been left alone for long.
 func later() time.Time { return time.Now().Add(time.Hour) }
 
+// benchTrees are what the benchmarks measure.
+var benchTrees = []struct {
+	name string
+	make func(*testing.B, int) string
+}{{"plain", forest}, {"linked", linked}}
+
 func BenchmarkFirst(b *testing.B) {
-	root := forest(b, *benchFiles)
-	s := scan.New(root, scan.Options{})
-	b.ReportAllocs()
-	for b.Loop() {
-		_, err := s.Walk(b.Context(), []scan.Place{{Path: "tree"}})
-		require.NoError(b, err)
+	for _, tree := range benchTrees {
+		b.Run(tree.name, func(b *testing.B) {
+			s := scan.New(tree.make(b, *benchFiles), scan.Options{})
+			b.ReportAllocs()
+			for b.Loop() {
+				_, err := s.Walk(b.Context(), []scan.Place{{Path: "tree"}})
+				require.NoError(b, err)
+			}
+		})
 	}
 }
 
 func BenchmarkRepeat(b *testing.B) {
-	root := forest(b, *benchFiles)
-	s := scan.New(root, scan.Options{Now: later})
-	places := []scan.Place{{Path: "tree", Estimate: true}}
-	_, err := s.Walk(b.Context(), places)
-	require.NoError(b, err)
-	b.ReportAllocs()
-	for b.Loop() {
-		_, err := s.Walk(b.Context(), places)
-		require.NoError(b, err)
+	for _, tree := range benchTrees {
+		b.Run(tree.name, func(b *testing.B) {
+			s := scan.New(tree.make(b, *benchFiles), scan.Options{Now: later})
+			places := []scan.Place{{Path: "tree", Estimate: true}}
+			_, err := s.Walk(b.Context(), places)
+			require.NoError(b, err)
+			b.ReportAllocs()
+			for b.Loop() {
+				_, err := s.Walk(b.Context(), places)
+				require.NoError(b, err)
+			}
+		})
+	}
+}
+
+// BenchmarkMemory reports the most memory that the process ever had, so it is run
+// alone, with -benchtime 1x and one tree at a time.
+func BenchmarkMemory(b *testing.B) {
+	for _, tree := range benchTrees {
+		b.Run(tree.name, func(b *testing.B) {
+			root := tree.make(b, *benchFiles)
+			for b.Loop() {
+				s := scan.New(root, scan.Options{Now: later})
+				for range 3 {
+					_, err := s.Walk(b.Context(), []scan.Place{{Path: "tree", Estimate: true}})
+					require.NoError(b, err)
+				}
+			}
+			status, err := os.ReadFile("/proc/self/status")
+			require.NoError(b, err)
+			for _, field := range []string{"VmHWM", "VmRSS"} {
+				var kB float64
+				_, rest, _ := strings.Cut(string(status), field+":")
+				_, err := fmt.Sscan(rest, &kB)
+				require.NoError(b, err)
+				b.ReportMetric(kB/1024, field+"-MiB")
+			}
+		})
 	}
 }
 
 // BenchmarkAgainst runs us and the tools that people use on the same tree, in
 // turns, and reports the least time of each.
 func BenchmarkAgainst(b *testing.B) {
-	for _, tree := range []struct {
-		name string
-		root string
-	}{{"plain", forest(b, *benchFiles)}, {"linked", linked(b, *benchFiles)}} {
-		place := filepath.Join(tree.root, "tree")
-		again := scan.New(tree.root, scan.Options{Now: later})
+	for _, tree := range benchTrees {
+		root := tree.make(b, *benchFiles)
+		place := filepath.Join(root, "tree")
+		again := scan.New(root, scan.Options{Now: later})
 		places := []scan.Place{{Path: "tree", Estimate: true}}
 		_, err := again.Walk(b.Context(), places)
 		require.NoError(b, err)
@@ -128,7 +165,7 @@ func BenchmarkAgainst(b *testing.B) {
 			run  func()
 		}{
 			{"first", func() {
-				walk(scan.New(tree.root, scan.Options{}), places)
+				walk(scan.New(root, scan.Options{}), places)
 			}},
 			{"repeat", func() { walk(again, places) }},
 			{"floor-names", func() { names(b, place) }},
