@@ -58,11 +58,10 @@ func look(dir int, name []byte, flags int, out *unix.Statx_t) error {
 			unix.SYS_STATX, uintptr(dir), uintptr(unsafe.Pointer(&name[0])), //nolint:gosec // a name that ends in NUL, see plain
 			uintptr(flags), statMask, uintptr(unsafe.Pointer(out)), 0, //nolint:gosec // as the kernel wants it
 		)
-		switch errno {
-		case 0:
+		if errno == 0 {
 			return nil
-		case unix.EINTR:
-		default:
+		}
+		if errno != unix.EINTR {
 			return errno
 		}
 	}
@@ -77,7 +76,7 @@ func lookOpen(fd int, out *unix.Statx_t) error { return look(fd, itself, unix.AT
 func read(fd int, block []byte) (int, error) {
 	for {
 		n, err := unix.Getdents(fd, block)
-		if err != unix.EINTR { //nolint:errorlint // as the system call returned it
+		if err != unix.EINTR {
 			return n, err
 		}
 	}

@@ -35,10 +35,10 @@ func join(runs []linkRun, sizes []Size) (groups []group, elsewhere uint64) {
 		return nil, 0
 	}
 	sets := labelSets{known: map[string]int32{}, next: map[[2]int32]int32{}}
-	parts := uint64(total/partition + 1) //nolint:gosec // it is not negative
+	parts := uint64(total/partition + 1)
 	table := joint{parts: parts}
 	for part := range parts {
-		table.empty(total / int(parts)) //nolint:gosec // it was made from an int
+		table.empty(total / int(parts))
 		for _, run := range runs {
 			for i := range run.links {
 				if hash := run.links[i].hash(); hash%parts == part {
@@ -96,7 +96,7 @@ func (t *joint) empty(names int) {
 
 // find returns the slot of a file, or the one where it belongs.
 func (t *joint) find(name *link, hash uint64) *uint32 {
-	mask := uint64(len(t.slots) - 1)
+	mask := uint64(len(t.slots) - 1) //nolint:gosec // it is not negative
 	at := hash / t.parts & mask
 	for t.slots[at] != 0 {
 		if file := &t.files[t.slots[at]-1]; file.ino == name.ino && file.dev == name.dev {
@@ -126,7 +126,7 @@ func (t *joint) add(name *link, hash uint64, label int32, sets *labelSets) {
 	t.slots = make([]uint32, 2*len(t.slots))
 	for i := range t.files {
 		one := &t.files[i].link
-		*t.find(one, one.hash()) = uint32(i + 1) //nolint:gosec // bounded by the memory
+		*t.find(one, one.hash()) = uint32(i + 1)
 	}
 }
 

@@ -12,7 +12,7 @@ import (
 func TestLinksAreJoinedAsAMapWould(t *testing.T) {
 	t.Parallel()
 	for _, stride := range []uint64{1, 1 << 20, 1 << 56} {
-		random := rand.New(rand.NewPCG(stride, 1)) //nolint:gosec // a test that can be repeated
+		random := rand.New(rand.NewPCG(stride, 1))
 		type file struct {
 			nlink, seen, labels uint32
 			blocks              uint64
@@ -42,8 +42,8 @@ func TestLinksAreJoinedAsAMapWould(t *testing.T) {
 			for one.labels&(1<<lowest) == 0 {
 				lowest++
 			}
-			want[lowest].Allocated += int64(one.blocks) * 512 //nolint:gosec // small
-			want[lowest].Apparent += int64(one.blocks) * 500  //nolint:gosec // small
+			want[lowest].Allocated += int64(one.blocks) * 512
+			want[lowest].Apparent += int64(one.blocks) * 500
 			want[lowest].Inodes++
 		}
 		require.Equal(t, want, result.Sizes)
@@ -57,7 +57,7 @@ func TestLinksAreJoinedAsAMapWould(t *testing.T) {
 			var bytes, inodes int64
 			for _, one := range files {
 				if one.seen >= one.nlink && one.labels&^set == 0 {
-					bytes += int64(one.blocks) * 512 //nolint:gosec // small
+					bytes += int64(one.blocks) * 512
 					inodes++
 				}
 			}

@@ -103,7 +103,7 @@ func (o *opener) open(at int, path string, flags int) (int, error) {
 	how := unix.OpenHow{Flags: uint64(flags | unix.O_CLOEXEC | unix.O_NOFOLLOW), Resolve: beneath} //nolint:gosec // flags are never negative
 	for {
 		fd, err := unix.Openat2(at, path, &how)
-		if err != unix.EINTR && err != unix.EAGAIN { //nolint:errorlint // as the system call returned it
+		if err != unix.EINTR && err != unix.EAGAIN {
 			return fd, err
 		}
 	}

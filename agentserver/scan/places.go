@@ -78,7 +78,7 @@ func chart(places []Place, watches int) (top *spot, labels int, err error) {
 			return nil, 0, box.Invalidf("places", "%q is no path below the root; write it like home/.cache, or \".\"", place.Path)
 		}
 		labels = max(labels, place.Label+1)
-		at := newSpot(int32(place.Label), place.Estimate, place.Watch) //nolint:gosec // bounded above
+		at := newSpot(int32(place.Label), place.Estimate, place.Watch)
 		root, rest := outer(roots, place.Path)
 		switch {
 		case root == nil:

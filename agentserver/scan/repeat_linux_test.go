@@ -25,7 +25,7 @@ func tick(t *testing.T) {
 		return st
 	}
 	first := stamp()
-	for stamp().Ctim == first.Ctim { //nolint:revive // some milliseconds at most
+	for stamp().Ctim == first.Ctim {
 	}
 }
 
@@ -79,7 +79,7 @@ func TestARepeatFindsWhatAFreshWalkFinds(t *testing.T) {
 		t.Run(fmt.Sprintf("seed %d", seed), func(t *testing.T) {
 			t.Parallel()
 			root := t.TempDir()
-			random := rand.New(rand.NewPCG(seed, 7)) //nolint:gosec // a test that can be repeated
+			random := rand.New(rand.NewPCG(seed, 7))
 			places := []scan.Place{
 				{Path: ".", Label: 0, Estimate: true},
 				{Path: "d0", Label: 1, Estimate: true, Watch: 1},
@@ -146,7 +146,7 @@ func TestAnUnchangedTreeCostsOneLookForEachDirectory(t *testing.T) {
 	s := scan.New(root, scan.Options{Now: later})
 	first := walk(t, s, place)
 	require.EqualValues(t, 401, first.Work.Looked)
-	require.EqualValues(t, first.Sizes[0].Dirs, first.Work.Read)
+	require.Equal(t, first.Sizes[0].Dirs, first.Work.Read)
 	second := walk(t, s, place)
 	require.Equal(t, scan.Work{Kept: first.Sizes[0].Dirs}, second.Work)
 	require.Equal(t, first.Sizes, second.Sizes)
@@ -154,7 +154,7 @@ func TestAnUnchangedTreeCostsOneLookForEachDirectory(t *testing.T) {
 	write(t, filepath.Join(root, "tree/d3/e3/new"), 100)
 	third := walk(t, s, place)
 	require.EqualValues(t, 1, third.Work.Read, "only what changed is read")
-	require.EqualValues(t, first.Sizes[0].Files+1, third.Sizes[0].Files)
+	require.Equal(t, first.Sizes[0].Files+1, third.Sizes[0].Files)
 	place.Estimate = false
 	require.EqualValues(t, 402, walk(t, s, place).Work.Looked, "what is no estimate is looked at each time")
 }

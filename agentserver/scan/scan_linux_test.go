@@ -259,7 +259,7 @@ func TestADirectoryThatCannotBeReadIsListed(t *testing.T) {
 	write(t, filepath.Join(root, "open/file"), 1000)
 	write(t, filepath.Join(root, "shut/file"), 1000)
 	require.NoError(t, os.Chmod(filepath.Join(root, "shut"), 0))
-	t.Cleanup(func() { _ = os.Chmod(filepath.Join(root, "shut"), 0o700) }) //nolint:gosec // so that it can be removed
+	t.Cleanup(func() { _ = os.Chmod(filepath.Join(root, "shut"), 0o700) })
 	got := walk(t, scan.New(root, scan.Options{}), scan.Place{Path: "."})
 	require.Equal(t, []bool{true}, got.Partial)
 	require.Len(t, got.Faults, 1)

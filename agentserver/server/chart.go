@@ -166,7 +166,7 @@ func (s *sums) tell(entry *box.ConversationStorage) {
 
 // byTier is what a pass of each tier frees, of one conversation or of all.
 func (s *sums) byTier(conversation string) map[box.Tier]int64 {
-	out := map[box.Tier]int64{}
+	out := make(map[box.Tier]int64, 3)
 	for _, tier := range []box.Tier{box.TierCaches, box.TierDependencies, box.TierRuntime} {
 		var labels []int
 		for _, item := range reclaim.Covers(s.items, tier, func(item *box.ReclaimItem) bool {
@@ -181,7 +181,7 @@ func (s *sums) byTier(conversation string) map[box.Tier]int64 {
 
 // left are the items that a pass of their tier would leave.
 func (s *sums) left() []box.ReclaimItem {
-	inside := map[box.Tier][]*box.ReclaimItem{}
+	inside := make(map[box.Tier][]*box.ReclaimItem, 3)
 	var out []box.ReclaimItem
 	for _, item := range s.items {
 		if item.Skipped == "" {

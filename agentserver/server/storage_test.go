@@ -58,10 +58,11 @@ func (*fakeLayout) Archive(context.Context, string) error                { retur
 type ignoring struct{}
 
 func (ignoring) IgnoredDirs(_ context.Context, workTree string) ([]string, error) {
-	if _, err := os.Stat(filepath.Join(workTree, "node_modules")); err != nil {
-		return nil, nil
+	found, err := filepath.Glob(filepath.Join(workTree, "node_modules"))
+	for i := range found {
+		found[i] = filepath.Base(found[i])
 	}
-	return []string{"node_modules"}, nil
+	return found, err
 }
 
 // storageBox is a box with n conversations, each with a home, a workspace and a
