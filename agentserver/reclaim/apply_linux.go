@@ -125,13 +125,15 @@ func takenItems(id string, items []item) []trashed {
 func (r *Reclaimer) finish(plan *record, taken []trashed) {
 	results := make([]removal, len(taken))
 	kept := make([]string, len(taken))
-	var removed int64
+	var removed, heldBytes int64
+	held := heldOpen()
 	for i, t := range taken {
 		r.step("proving")
 		if kept[i] = r.prove(t.name, &plan.Items[t.item]); kept[i] == "" {
 			r.step("deleting")
-			r.discard(t.name, &results[i])
+			r.discard(t.name, held, &results[i])
 			removed += results[i].bytes
+			heldBytes += results[i].held
 		}
 		if r.stopped.Err() != nil {
 			return
@@ -155,7 +157,7 @@ func (r *Reclaimer) finish(plan *record, taken []trashed) {
 	}
 	plan.Items = items
 	report := plan.report()
-	report.FreedBytes, report.RemovedBytes = max(0, freed), removed
+	report.FreedBytes, report.RemovedBytes, report.HeldOpenBytes = max(0, freed), removed, heldBytes
 	plan.State, plan.Report = done, &report
 	r.mu.Unlock()
 	r.step("reporting")

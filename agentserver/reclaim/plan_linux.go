@@ -42,7 +42,8 @@ func (r *Reclaimer) plan(ctx context.Context, limits scope) (*record, error) {
 	for _, one := range found.listed(limits.tier) {
 		out.Items = append(out.Items, one.item)
 	}
-	out.PlannedBytes = freed(found.taken(limits.tier, everything))
+	sum := union(found.taken(limits.tier, everything))
+	out.PlannedBytes, out.PlannedInodes, out.LowerBound = sum.freed(), sum.inodes(), sum.lowerBound()
 	return out, nil
 }
 
@@ -163,14 +164,14 @@ func (g *gathering) consider(ctx context.Context, rule *rule, place string) erro
 	}
 	entry.remember(&st)
 	sum := newTally()
-	if !g.unmeasured {
-		if err := t.measure(ctx, fd, names, rule.look.below(), 0, sum); err != nil {
-			return err
-		}
+	if g.unmeasured {
+		sum.stay = unfit(fd)
+	} else if err := t.measure(ctx, fd, names, rule.look.below(), sum); err != nil {
+		return err
 	}
-	entry.Bytes, entry.Skipped = sum.freed(), sum.stay
-	if sum.unread > 0 {
-		g.unread = append(g.unread, place+": some directories below could not be read")
+	entry.Bytes, entry.LowerBound, entry.Skipped = sum.freed(), sum.lowerBound(), sum.stay
+	for _, line := range sum.faults.lines() {
+		g.unread = append(g.unread, place+": "+line)
 	}
 	switch {
 	case entry.Skipped != "":
@@ -269,21 +270,21 @@ func (r *Reclaimer) survey(ctx context.Context, space *Space) error {
 		}
 	}
 	for _, tier := range []box.Tier{box.TierCaches, box.TierDependencies, box.TierRuntime} {
-		space.ByTier[tier] = freed(found.taken(tier, everything))
+		space.ByTier[tier] = union(found.taken(tier, everything)).freed()
 		for id, sums := range space.Conversations {
-			sums[tier] = freed(found.taken(tier, func(c *candidate) bool { return c.ConversationID == id }))
+			sums[tier] = union(found.taken(tier, func(c *candidate) bool { return c.ConversationID == id })).freed()
 		}
 	}
 	return nil
 }
 
-// freed is what taking these frees, each file counted once.
-func freed(taken []*candidate) int64 {
-	union := newTally()
+// union is what taking these frees, each file counted once.
+func union(taken []*candidate) *tally {
+	sum := newTally()
 	for _, one := range taken {
-		union.add(one.sum)
+		sum.add(one.sum)
 	}
-	return union.freed()
+	return sum
 }
 
 func everything(*candidate) bool { return true }
@@ -298,7 +299,8 @@ func (r *Reclaimer) isLink(place string) bool {
 	}
 	defer unix.Close(at)
 	var st unix.Stat_t
-	return unix.Fstatat(at, name, &st, unix.AT_SYMLINK_NOFOLLOW|unix.AT_NO_AUTOMOUNT) == nil && st.Mode&unix.S_IFMT == unix.S_IFLNK
+	_, err = r.tree.statAt(at, name, &st)
+	return err == nil && st.Mode&unix.S_IFMT == unix.S_IFLNK
 }
 
 // refusal says in words why a path was not opened.
@@ -309,7 +311,7 @@ func refusal(err error) string {
 	case errors.Is(err, unix.EXDEV):
 		return "is a mount, or lies behind one"
 	case errors.Is(err, unix.EACCES), errors.Is(err, unix.EPERM):
-		return "cannot be read by this user"
+		return "cannot be read by this user: " + reason(err)
 	}
-	return "cannot be opened: " + err.Error()
+	return "cannot be opened: " + reason(err)
 }

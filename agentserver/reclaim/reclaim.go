@@ -111,6 +111,13 @@ func Open(root string, opts Options) (*Reclaimer, error) {
 	if err != nil {
 		return nil, err
 	}
+	// Our own directories are written to by path: they must be what they seem.
+	for _, name := range []string{trashName, journalName} {
+		if err := tree.genuine(name); err != nil {
+			tree.close()
+			return nil, fmt.Errorf("open %s, which must be no link and no mount: %w", name, err)
+		}
+	}
 	stopped, stop := context.WithCancel(context.Background()) //nolint:forbidigo // deletions outlive the request that began them; Close ends them
 	r := &Reclaimer{
 		root: root, opts: opts, tree: tree,

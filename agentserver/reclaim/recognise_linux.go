@@ -123,6 +123,9 @@ func (t *tree) read(at int, name string) (string, error) {
 	return string(text), err
 }
 
+// maxDepth bounds walks that keep a descriptor open for each level.
+const maxDepth = 256
+
 // originFile is where maven notes from which repository each file of a
 // directory came; "mvn install" leaves the repository empty.
 const originFile = "_remote.repositories"
@@ -194,7 +197,7 @@ func (c *Catalogue) Recognise(ctx context.Context, workTree, dir string) (rule, 
 		}
 		if _, why = t.recognise(one, dir, fd, names); why == "" {
 			sum := newTally()
-			if err := t.measure(ctx, fd, names, one.look.below(), 0, sum); err != nil {
+			if err := t.measure(ctx, fd, names, one.look.below(), sum); err != nil {
 				why = err.Error()
 			} else if why = sum.stay; why == "" && sum.unread > 0 {
 				why = "some directories below could not be read"

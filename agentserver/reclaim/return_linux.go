@@ -3,43 +3,24 @@ package reclaim
 import (
 	"errors"
 	"path"
-	"strconv"
-	"strings"
 
 	"golang.org/x/sys/unix"
-
-	"github.com/openhands/boxkeeper/box"
 )
 
 // returnUsed puts back what a process still uses. After the rename no new look-up
-// can enter, so what is found unused now stays so. Of what a tool installed into
-// a workspace a process gives no sign (an interpreter holds none of its
-// environment's files open), so there anybody who works in the workspace counts.
+// can enter, so what is found unused now stays so.
 func (r *Reclaimer) returnUsed(p *party) {
 	if len(p.open()) == 0 {
 		return
 	}
-	users, err := r.users()
-	var dirs []string
-	for _, entry := range p.open() {
-		switch rule := r.opts.Catalogue.rule(entry.Rule); {
-		case entry.Tier == box.TierRuntime:
-			dirs = append(dirs, r.abs(entry.Path))
-		case rule.in == inWorkspace:
-			dirs = append(dirs, r.abs(p.place.workspaceOf(entry.Path)))
-		}
-	}
-	worker, workerErr := occupant(dirs...)
+	users, err := r.users(r.usedBy(p))
 	for i, entry := range p.items {
 		if entry.Skipped != "" {
 			continue
 		}
-		user, fault := users[p.names[i]], err
-		if rule := r.opts.Catalogue.rule(entry.Rule); user == "" && (entry.Tier == box.TierRuntime || rule.in == inWorkspace) {
-			user, fault = worker, errors.Join(err, workerErr)
-		}
-		if fault != nil {
-			user = "cannot tell: " + fault.Error()
+		user := users[p.names[i]]
+		if err != nil {
+			user = "cannot tell: " + err.Error()
 		}
 		if user == "" {
 			continue
@@ -50,6 +31,25 @@ func (r *Reclaimer) returnUsed(p *party) {
 			entry.Skipped += "; it stays moved aside until then, since a new one took its place"
 		}
 	}
+}
+
+// usedBy returns, for what a party has in the trash, the path by which a process
+// uses it without having anything of it open. An interpreter in an environment
+// is a link to one outside, and what is installed beside a program is read when
+// it is needed: of a workspace it is enough to work anywhere in it.
+func (r *Reclaimer) usedBy(p *party) map[string]string {
+	out := map[string]string{}
+	for i, entry := range p.items {
+		if entry.Skipped != "" {
+			continue
+		}
+		place := entry.Path
+		if rule := r.opts.Catalogue.rule(entry.Rule); rule.in == inWorkspace {
+			place = p.place.workspaceOf(entry.Path)
+		}
+		out[p.names[i]] = r.abs(place)
+	}
+	return out
 }
 
 // restore renames an entry of the trash to where it was.
@@ -90,7 +90,11 @@ func (r *Reclaimer) prove(name string, entry *item) (kept string) {
 		return "" // gone already, or told when it is deleted
 	}
 	defer unix.Close(fd)
-	why := r.tree.forbidden(fd, names, rule.look.below(), 0)
+	sum := newTally()
+	if err := r.tree.walk(r.stopped, fd, names, rule.look.below(), sum); err != nil {
+		return "" // ended early: the next start looks again
+	}
+	why := sum.stay
 	if why == "" && rule.id == mavenRule {
 		why = r.tree.builtHere(r.stopped, fd, names, 0)
 	}
@@ -112,56 +116,10 @@ func (r *Reclaimer) prove(name string, entry *item) (kept string) {
 	return why + "; a new one took its place, so it is kept as " + beside
 }
 
-// mayGo reports whether an entry of the trash may be deleted by whoever tidies
-// up there: not while the pass that moved it has not looked through it, and
-// after a crash only once that was done here.
-func (r *Reclaimer) mayGo(name string) bool {
+// waits reports whether an entry of the trash has yet to be looked through by the
+// pass that moved it, and so is not for others to delete.
+func (r *Reclaimer) waits(name string) bool {
 	r.mu.Lock()
-	waits := r.unproven[name]
-	r.mu.Unlock()
-	if waits {
-		return false
-	}
-	id, number, _ := strings.Cut(name, "-")
-	at, err := strconv.Atoi(number)
-	if err != nil || !planForm.MatchString(id) {
-		return true
-	}
-	plan, err := r.recall(id)
-	if err != nil {
-		return true
-	}
-	r.mu.Lock()
-	cutOff := plan.State == applying && at >= 0 && at < len(plan.Items)
-	var entry item
-	if cutOff {
-		entry = plan.Items[at]
-	}
-	r.mu.Unlock()
-	return !cutOff || r.prove(name, &entry) == ""
-}
-
-// forbidden returns why a tree holds what must never go, by names alone.
-func (t *tree) forbidden(fd int, names []dirEntry, look look, depth int) string {
-	if depth > maxDepth {
-		return "nested deeper than any cache is"
-	}
-	for _, entry := range names {
-		if pattern, bad := look.mustStay(entry.name); bad {
-			return "holds " + pattern + ", which no cache holds"
-		}
-		if entry.kind != unix.DT_DIR && entry.kind != unix.DT_UNKNOWN {
-			continue
-		}
-		child, below, err := t.list(fd, entry.name)
-		if err != nil {
-			continue
-		}
-		why := t.forbidden(child, below, look, depth+1)
-		unix.Close(child)
-		if why != "" {
-			return why
-		}
-	}
-	return ""
+	defer r.mu.Unlock()
+	return r.unproven[name]
 }

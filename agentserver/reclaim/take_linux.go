@@ -167,7 +167,7 @@ func (r *Reclaimer) moveAside(ctx context.Context, p *party, name string, entry 
 	case err != nil:
 		return "cannot tell whether something is mounted inside: " + err.Error()
 	case mount != "":
-		return "another filesystem is mounted inside"
+		return mountedInside
 	}
 	if rule.tier == box.TierRuntime {
 		if why := r.archive(ctx, p, entry); why != "" {
@@ -185,9 +185,9 @@ func (r *Reclaimer) moveAside(ctx context.Context, p *party, name string, entry 
 	}
 	switch {
 	case errors.Is(err, unix.EXDEV):
-		return "lies in a layer of the image, where removing it frees nothing"
+		return inLayer
 	case err != nil:
-		return "cannot be moved aside: " + err.Error()
+		return "cannot be moved aside: " + reason(err)
 	}
 	// The rename went by name: what lies in the trash must be what was looked at.
 	if !r.holds(p.trash, name, entry) {
@@ -203,12 +203,13 @@ func (r *Reclaimer) archive(ctx context.Context, p *party, entry *item) (skipped
 	if why := r.unsaved(ctx, p.place); why != "" {
 		return why
 	}
-	user, err := occupant(r.abs(entry.Path))
+	// By name for now: what has a file open in it shows once it is in the trash.
+	users, err := r.users(map[string]string{runtimeRule.id: r.abs(entry.Path)})
 	switch {
 	case err != nil:
 		return "cannot tell whether it is used: " + err.Error()
-	case user != "":
-		return "in use by " + user
+	case users[runtimeRule.id] != "":
+		return "in use by " + users[runtimeRule.id]
 	}
 	if p.place.layout == nil {
 		return "has no layout that could mark it"
@@ -259,11 +260,19 @@ func rename(fromDir int, from string, toDir int, to string) error {
 	if !errors.Is(err, unix.ENOSYS) && !errors.Is(err, unix.EINVAL) {
 		return err
 	}
+	// A filesystem or kernel without that. A directory can take only the place of
+	// an empty one, and a new link takes nothing's place.
 	var st unix.Stat_t
-	if err := unix.Fstatat(toDir, to, &st, unix.AT_SYMLINK_NOFOLLOW); !errors.Is(err, unix.ENOENT) {
-		return unix.EEXIST
+	if err := unix.Fstatat(fromDir, from, &st, unix.AT_SYMLINK_NOFOLLOW|unix.AT_NO_AUTOMOUNT); err != nil {
+		return err
 	}
-	return unix.Renameat(fromDir, from, toDir, to)
+	if st.Mode&unix.S_IFMT == unix.S_IFDIR {
+		return unix.Renameat(fromDir, from, toDir, to)
+	}
+	if err := unix.Linkat(fromDir, from, toDir, to, 0); err != nil {
+		return err
+	}
+	return unix.Unlinkat(fromDir, from, 0)
 }
 
 // sync makes the moves of a party durable.
