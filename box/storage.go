@@ -122,7 +122,7 @@ type ReclaimReport struct {
 	LowerBound bool `json:"lower_bound,omitzero"`
 	// HeldOpenBytes were deleted and come free when their last user ends.
 	HeldOpenBytes int64 `json:"held_open_bytes,omitzero"`
-	// PlannedInodes is how many files and directories the items hold.
+	// PlannedInodes is how many files and directories go with their last name.
 	PlannedInodes int64 `json:"planned_inodes,omitzero"`
 }
 
@@ -141,6 +141,9 @@ type ReclaimItem struct {
 	Evidence string `json:"evidence,omitzero"`
 	// Skipped says why it was left; empty when it is (to be) taken.
 	Skipped string `json:"skipped,omitzero"`
+	// Native is the command by which its own tool shrinks or clears it, for people
+	// to run; boxd never runs it.
+	Native string `json:"native,omitzero"`
 }
 
 // Use is what a box says of its own use, always as ages: clocks in a box are

@@ -16,7 +16,17 @@
 // in the background, and after a crash at the next start. What a process uses in
 // the trash, or what could not be removed, is tried again ever more rarely.
 //
-// Not seen: a process in another mount namespace, and one of another user that
-// we may not inspect. The root is private to its owner, which is what makes
-// the latter acceptable for caches.
+// What can't be renamed into the trash stays: deleting in place would let a
+// process enter while it is deleted, and gains nothing. On an overlay it is a
+// directory of the image, which frees no space; without the right to rename
+// there is no right to delete what is inside either.
+//
+// A search sees processes of other mount namespaces too. It can't see those of
+// other process namespaces, threads that left the directory or files of their
+// process, and what a service of the machine holds, see (*Reclaimer).users. What
+// may not be inspected and may be inside keeps everything.
+//
+// Bytes are what comes free: the blocks of files whose last link goes, over the
+// whole plan. On filesystems where copies share blocks it is a lower bound, and
+// said so; ZFS, network and FUSE filesystems can't tell and count as allocated.
 package reclaim

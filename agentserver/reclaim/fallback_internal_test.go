@@ -90,7 +90,7 @@ func TestACutOffPassGoesOn(t *testing.T) {
 	}
 	r, err := Open(root, Options{})
 	require.NoError(t, err)
-	plan, err := r.plan(t.Context())
+	plan, err := r.plan(t.Context(), scope{tier: box.TierCaches})
 	require.NoError(t, err)
 	plan.State = applying
 	r.remember(plan)
