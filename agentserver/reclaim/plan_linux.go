@@ -27,6 +27,8 @@ type gathering struct {
 	found  []candidate
 	at     map[string]int // index in found by path
 	unread []string
+	// unmeasured leaves sizes, and the search for what must never go, to others.
+	unmeasured bool
 }
 
 // plan selects what a pass would take. It changes nothing.
@@ -55,17 +57,22 @@ func (r *Reclaimer) gather(ctx context.Context, limits scope) (*gathering, error
 		all, faults = r.places(ctx)
 	}
 	g := &gathering{r: r, scope: limits, at: map[string]int{}, unread: faults}
+	return g, g.among(ctx, all)
+}
+
+// among looks around the places that are in the scope.
+func (g *gathering) among(ctx context.Context, all []placed) error {
 	for i := range all {
 		g.place = &all[i]
-		if !limits.wants(g.place) {
+		if !g.scope.wants(g.place) {
 			continue
 		}
 		if err := g.lookAround(ctx); err != nil {
-			return nil, err
+			return err
 		}
 	}
 	slices.SortFunc(g.found, func(a, b candidate) int { return strings.Compare(a.Path, b.Path) })
-	return g, nil
+	return nil
 }
 
 // lookAround goes over one place.
@@ -163,7 +170,9 @@ func (g *gathering) consider(ctx context.Context, rule *rule, place string) erro
 	}
 	entry.remember(&st)
 	sum := newTally()
-	if err := t.measure(ctx, fd, names, rule.look.below(), sum); err != nil {
+	if g.unmeasured {
+		sum.stay = unfit(fd)
+	} else if err := t.measure(ctx, fd, names, rule.look.below(), sum); err != nil {
 		return err
 	}
 	entry.Bytes, entry.LowerBound, entry.Skipped = sum.freed(), sum.lowerBound(), sum.stay
@@ -285,16 +294,6 @@ func union(taken []*candidate) *tally {
 }
 
 func everything(*candidate) bool { return true }
-
-// insideOf reports whether place lies inside one of the directories.
-func insideOf(dirs map[string]bool, place string) bool {
-	for at := path.Dir(place); at != "."; at = path.Dir(at) {
-		if dirs[at] {
-			return true
-		}
-	}
-	return false
-}
 
 // isLink reports whether place is a link itself, which is worth a line in the
 // plan; a plain file is not.

@@ -201,11 +201,10 @@ type Space struct {
 // Look measures without changing anything. It fails only when the disk itself
 // cannot be read; the rest is listed in Errors.
 func (r *Reclaimer) Look(ctx context.Context) (Space, error) {
-	disk, err := diskOf(r.root)
+	disk, err := r.Disk()
 	if err != nil {
-		return Space{}, fmt.Errorf("read the size of the disk: %w", err)
+		return Space{}, err
 	}
-	disk.Budget = r.opts.Budget.High
 	space := Space{Disk: disk}
 	if err := r.tree.usable(); err != nil {
 		space.Errors = append(space.Errors, err.Error())

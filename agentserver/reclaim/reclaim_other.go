@@ -28,6 +28,8 @@ func (r *Reclaimer) plan(context.Context, scope) (*record, error) { return nil, 
 
 func (r *Reclaimer) survey(context.Context, *Space) error { return r.tree.usable() }
 
+func (r *Reclaimer) candidates(context.Context, *Selection) error { return r.tree.usable() }
+
 // Recognise recognises nothing here.
 func (*Catalogue) Recognise(context.Context, string, string) (rule, why string) {
 	return "", (*tree)(nil).usable().Error()
