@@ -116,7 +116,7 @@ type ReclaimReport struct {
 	LowerBound bool `json:"lower_bound,omitzero"`
 	// HeldOpenBytes were deleted and come free when their last user ends.
 	HeldOpenBytes int64 `json:"held_open_bytes,omitzero"`
-	// PlannedInodes is how many files and directories go with their last name.
+	// PlannedInodes is how many files and directories the items hold.
 	PlannedInodes int64 `json:"planned_inodes,omitzero"`
 }
 

@@ -75,7 +75,7 @@ func (r *Reclaimer) begin(ctx context.Context, id string) (*record, error) {
 	// On the disk before anything moves, so that a crash is not taken for a
 	// plan that never began.
 	r.remember(plan)
-	trash, err := r.tree.openDir(r.tree.fd, trashName)
+	trash, err := r.tree.openTrash()
 	if err != nil {
 		return nil, box.Errorf(box.ClassInternal, "open the trash: %w", err)
 	}
@@ -324,7 +324,7 @@ func (r *Reclaimer) finish(plan *record, taken []trashed) {
 // settle makes the filesystem write back, so that what it frees later is seen;
 // a slow disk is not waited for.
 func (r *Reclaimer) settle() {
-	fd, err := r.tree.openDir(r.tree.fd, trashName)
+	fd, err := r.tree.openTrash()
 	if err != nil {
 		return
 	}

@@ -21,6 +21,12 @@ import (
 )
 
 func TestMain(m *testing.M) {
+	if filter := os.Getenv(apartFilter); filter != "" {
+		if err := filterCalls(filter); err != nil {
+			fmt.Println("filter system calls:", err)
+			os.Exit(1)
+		}
+	}
 	// Some cases need an ordinary user: the test runs itself again as one.
 	if root := os.Getenv("RECLAIM_TEST_ROOT"); root != "" {
 		os.Exit(asUser(root))

@@ -3,6 +3,7 @@ package reclaim
 import (
 	"context"
 	"errors"
+	"fmt"
 	"strconv"
 	"sync"
 	"sync/atomic"
@@ -50,7 +51,7 @@ func (r *Reclaimer) discard(name string, held map[inode]bool, out *removal) {
 		close(finished)
 	}()
 	d := deleter{tree: r.tree, ctx: r.stopped, held: held, offers: make(chan task)}
-	trash, err := r.tree.openDir(r.tree.fd, trashName)
+	trash, err := r.tree.openTrash()
 	if err != nil {
 		d.faults.add("open", trashName, err)
 	} else {
@@ -64,11 +65,15 @@ func (r *Reclaimer) discard(name string, held map[inode]bool, out *removal) {
 
 // trashBytes is what deleting the trash will free.
 func (r *Reclaimer) trashBytes(ctx context.Context) (int64, error) {
-	trash, names, err := r.tree.list(r.tree.fd, trashName)
+	trash, err := r.tree.openTrash()
 	if err != nil {
 		return 0, nil // no trash, nothing in it
 	}
 	defer unix.Close(trash)
+	names, err := readDir(trash)
+	if err != nil {
+		return 0, fmt.Errorf("read the trash: %w", err)
+	}
 	sum := newTally()
 	for _, entry := range names {
 		fd, below, err := r.tree.list(trash, entry.name)

@@ -22,6 +22,8 @@ type tree struct {
 	mount   uint64
 	openat2 bool
 	statx   bool // tells the mount of what it looks at
+	// trash is the identity of the trash, so that nothing else is emptied.
+	trash inode
 	// shares says that files on this filesystem may share blocks with others.
 	shares  bool
 	refusal error // why nothing may be deleted here; nil when all is well
@@ -78,16 +80,44 @@ func (t *tree) fallBack() {
 
 func (t *tree) usable() error { return t.refusal }
 
-// genuine reports whether the directory is reached without links and mounts.
-func (t *tree) genuine(name string) error {
+// genuine reports whether our own directories are reached without links and
+// mounts, and keeps in mind which one the trash is.
+func (t *tree) genuine() error {
 	if t.refusal != nil {
 		return nil // nothing is deleted here
 	}
-	fd, err := t.open(t.fd, name, unix.O_PATH|unix.O_DIRECTORY)
-	if err == nil {
+	for _, name := range []string{journalName, trashName} {
+		fd, err := t.open(t.fd, name, unix.O_PATH|unix.O_DIRECTORY)
+		if err != nil {
+			return fmt.Errorf("open %s, which must be no link and no mount: %w", name, err)
+		}
+		var st unix.Stat_t
+		err = unix.Fstat(fd, &st)
 		unix.Close(fd)
+		if err != nil {
+			return fmt.Errorf("read %s: %w", name, err)
+		}
+		t.trash = inodeOf(&st)
 	}
-	return err
+	return nil
+}
+
+// openTrash opens the trash. Another directory that took its place is nobody's
+// to empty: ESTALE.
+func (t *tree) openTrash() (int, error) {
+	fd, err := t.openDir(t.fd, trashName)
+	if err != nil {
+		return -1, err
+	}
+	var st unix.Stat_t
+	if err = unix.Fstat(fd, &st); err == nil && inodeOf(&st) != t.trash {
+		err = unix.ESTALE
+	}
+	if err != nil {
+		unix.Close(fd)
+		return -1, err
+	}
+	return fd, nil
 }
 
 func (t *tree) close() { unix.Close(t.fd) }
