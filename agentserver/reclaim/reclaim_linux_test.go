@@ -27,6 +27,9 @@ func TestMain(m *testing.M) {
 			os.Exit(1)
 		}
 	}
+	if name := os.Getenv(mapEnv); name != "" {
+		os.Exit(mapAndWait(name))
+	}
 	// Some cases need an ordinary user: the test runs itself again as one.
 	if root := os.Getenv("RECLAIM_TEST_ROOT"); root != "" {
 		os.Exit(asUser(root))
@@ -390,7 +393,7 @@ func TestAnOrdinaryUserRemovesReadOnlyDirectories(t *testing.T) {
 	binary, err := os.ReadFile("/proc/self/exe")
 	require.NoError(t, err)
 	require.NoError(t, os.WriteFile(self, binary, 0o755))
-	require.NoError(t, os.Chmod(root, 0o755))
+	require.NoError(t, os.Chmod(root, 0o700))
 	require.NoError(t, os.Lchown(root, nobody, nobody))
 	command := exec.CommandContext(t.Context(), self)
 	command.Dir = root
