@@ -93,6 +93,7 @@ func (r *Reclaimer) begin(ctx context.Context, id string) (*record, error) {
 	}
 	r.returnUsed(trash, id, items)
 	taken := takenItems(id, items)
+	r.own(taken, true)
 	r.mu.Lock()
 	plan.Items, plan.before, plan.ended = items, before, ended
 	r.mu.Unlock()
@@ -242,10 +243,10 @@ func (r *rule) covers(place string) bool {
 // rename never replaces what has the new name.
 func rename(fromDir int, from string, toDir int, to string) error {
 	err := unix.Renameat2(fromDir, from, toDir, to, unix.RENAME_NOREPLACE)
-	if !errors.Is(err, unix.ENOSYS) && !errors.Is(err, unix.EINVAL) {
+	if !errors.Is(err, unix.ENOSYS) && !errors.Is(err, unix.EINVAL) && !errors.Is(err, unix.EPERM) {
 		return err
 	}
-	// A filesystem or kernel without that. A directory can take only the place of
+	// A filesystem, kernel or filter of system calls without that. A directory can take only the place of
 	// an empty one, and a new link takes nothing's place.
 	var st unix.Stat_t
 	if err := unix.Fstatat(fromDir, from, &st, unix.AT_SYMLINK_NOFOLLOW|unix.AT_NO_AUTOMOUNT); err != nil {
@@ -290,6 +291,7 @@ func (r *Reclaimer) returnUsed(trash int, id string, items []item) {
 // finish deletes what was taken and records the answer. Ended early by Close, it
 // records nothing, and the plan goes on when it is asked for again.
 func (r *Reclaimer) finish(plan *record, taken []trashed) {
+	defer r.own(taken, false)
 	results := make([]removal, len(taken))
 	var removed, heldBytes int64
 	held := heldOpen()

@@ -57,7 +57,7 @@ func TestRandomTreesLoseNothingOutsideThePlan(t *testing.T) {
 			}
 		}
 		require.Equal(t, before, w.kept(gone))
-		require.Equal(t, plan.PlannedBytes, report.RemovedBytes)
+		require.Equal(t, plan.PlannedBytes, report.RemovedBytes, "%+v, planned %+v", report, plan)
 	})
 	t.Logf("%d directories were taken, %d left", taken, left)
 	require.Positive(t, taken, "nothing was ever taken, so this shows nothing")

@@ -42,6 +42,7 @@ type Reclaimer struct {
 	mu    sync.Mutex
 	plans map[string]*record
 	busy  map[string]chan struct{} // trash entries that are being deleted now
+	owned map[string]bool          // trash entries that a pass deletes and counts
 	// sweeping says that a goroutine looks after the trash; again wakes it early.
 	sweeping bool
 	again    chan struct{}
@@ -93,7 +94,7 @@ func Open(root string, opts Options) (*Reclaimer, error) {
 	stopped, stop := context.WithCancel(context.Background()) //nolint:forbidigo // deletions outlive the request that began them; Close ends them
 	r := &Reclaimer{
 		root: root, opts: opts, tree: tree,
-		plans: map[string]*record{}, busy: map[string]chan struct{}{}, again: make(chan struct{}, 1),
+		plans: map[string]*record{}, busy: map[string]chan struct{}{}, owned: map[string]bool{}, again: make(chan struct{}, 1),
 		stop: stop, stopped: stopped,
 	}
 	r.keepReserve()

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"path"
 	"regexp"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -117,6 +118,9 @@ func (r *Reclaimer) leftOver() (names []dirEntry, users map[string]string, err e
 	if err != nil {
 		return nil, nil, fmt.Errorf("read the trash: %w", err)
 	}
+	r.mu.Lock()
+	names = slices.DeleteFunc(names, func(entry dirEntry) bool { return r.owned[entry.name] })
+	r.mu.Unlock()
 	if len(names) == 0 {
 		return nil, nil, nil
 	}

@@ -63,6 +63,20 @@ func (r *Reclaimer) discard(name string, held map[inode]bool, out *removal) {
 	out.faults = d.faults.lines()
 }
 
+// own says that a pass deletes these entries and counts what they free, so that
+// the sweep, which counts for nobody, leaves them to it.
+func (r *Reclaimer) own(taken []trashed, on bool) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	for _, t := range taken {
+		if on {
+			r.owned[t.name] = true
+		} else {
+			delete(r.owned, t.name)
+		}
+	}
+}
+
 // trashBytes is what deleting the trash will free.
 func (r *Reclaimer) trashBytes(ctx context.Context) (int64, error) {
 	trash, err := r.tree.openTrash()
