@@ -23,10 +23,9 @@ const (
 
 // surroundings is what a test needs around it that others must not see.
 type surroundings struct {
-	mounts  bool   // mounts and processes of its own; needs root
-	user    uint32 // another user; needs root
-	filter  string // system calls to refuse, see filterCalls
-	private bool   // filter was set: run only when it is asked for
+	mounts bool   // mounts and processes of its own; needs root
+	user   uint32 // another user; needs root
+	filter string // system calls to refuse, see filterCalls
 }
 
 // apart goes on with the test in a process of its own, and reports whether this

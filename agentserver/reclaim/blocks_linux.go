@@ -25,7 +25,7 @@ func magicOf(fd int) int64 {
 	if unix.Fstatfs(fd, &st) != nil {
 		return 0
 	}
-	return int64(uint32(st.Type)) //nolint:gosec,unconvert // the width and sign differ between architectures
+	return int64(uint32(st.Type)) //nolint:gosec // the width and sign differ between architectures
 }
 
 // sharesBlocks reports whether a copy on this filesystem may share its blocks

@@ -32,7 +32,7 @@ func filterCalls(how string) error {
 	if err := unix.Prctl(unix.PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0); err != nil {
 		return err
 	}
-	list := unix.SockFprog{Len: uint16(len(program)), Filter: &program[0]} //nolint:gosec // a handful
+	list := unix.SockFprog{Len: uint16(len(program)), Filter: &program[0]}
 	_, _, errno := unix.Syscall(unix.SYS_SECCOMP, unix.SECCOMP_SET_MODE_FILTER, unix.SECCOMP_FILTER_FLAG_TSYNC, uintptr(unsafe.Pointer(&list)))
 	if errno != 0 {
 		return errno

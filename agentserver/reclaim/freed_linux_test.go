@@ -19,7 +19,7 @@ func free(t *testing.T, at string) (bytes, inodes int64) {
 	t.Helper()
 	var st unix.Statfs_t
 	require.NoError(t, unix.Statfs(at, &st))
-	return int64(st.Bavail) * st.Bsize, int64(st.Ffree) //nolint:gosec // no disk is that large
+	return int64(st.Bavail) * st.Bsize, int64(st.Ffree)
 }
 
 // link gives the file a second name.
@@ -52,7 +52,8 @@ func TestFreedIsWhatTheFilesystemGivesBack(t *testing.T) {
 	if !apart(t, surroundings{mounts: true}) {
 		return
 	}
-	t.Run("a uv cache that is linked into two environments", func(t *testing.T) { //nolint:paralleltest // one disk at a time
+	t.Run("a uv cache that is linked into two environments", func(t *testing.T) {
+		t.Parallel()
 		root := disk(t, "ext4")
 		const uv = "home/.cache/uv"
 		put(t, root, uv+"/CACHEDIR.TAG", "Signature: 8a477f597d28d172789f06886806bc55")
@@ -72,7 +73,8 @@ func TestFreedIsWhatTheFilesystemGivesBack(t *testing.T) {
 		t.Logf("planned and freed %d bytes in %d files; the environments still hold %s", plan.PlannedBytes, plan.PlannedInodes, out)
 		require.Less(t, plan.PlannedInodes, int64(300))
 	})
-	t.Run("a store that is linked across two caches", func(t *testing.T) { //nolint:paralleltest // one disk at a time
+	t.Run("a store that is linked across two caches", func(t *testing.T) {
+		t.Parallel()
 		root := disk(t, "ext4")
 		place := npm(t, root, 0)
 		put(t, root, "home/.cache/go-build/README", "x")
@@ -89,7 +91,8 @@ func TestFreedIsWhatTheFilesystemGivesBack(t *testing.T) {
 		one, other := itemOf(t, plan, place), itemOf(t, plan, "home/.cache/go-build")
 		require.GreaterOrEqual(t, plan.PlannedBytes-one.Bytes-other.Bytes, int64(200*8192), "each alone frees none of what both link to")
 	})
-	t.Run("files with holes, long links and large attributes", func(t *testing.T) { //nolint:paralleltest // one disk at a time
+	t.Run("files with holes, long links and large attributes", func(t *testing.T) {
+		t.Parallel()
 		root := disk(t, "ext4")
 		place := npm(t, root, 3)
 		hole := filepath.Join(root, place, "content-v2/hole")
@@ -106,7 +109,8 @@ func TestFreedIsWhatTheFilesystemGivesBack(t *testing.T) {
 		plan, _ := exact(t, root)
 		require.Less(t, plan.PlannedBytes, int64(1<<20), "5 GiB of holes are nothing")
 	})
-	t.Run("a file that is open under a name deleted before", func(t *testing.T) { //nolint:paralleltest // one disk at a time
+	t.Run("a file that is open under a name deleted before", func(t *testing.T) {
+		t.Parallel()
 		root := disk(t, "ext4")
 		place := npm(t, root, 3)
 		put(t, root, place+"/content-v2/big", strings.Repeat("x", 8<<20))
@@ -139,7 +143,8 @@ func TestFreedIsALowerBoundWhereCopiesShareBlocks(t *testing.T) {
 		return
 	}
 	for _, kind := range []string{"xfs", "btrfs"} {
-		t.Run(kind, func(t *testing.T) { //nolint:paralleltest // one disk at a time
+		t.Run(kind, func(t *testing.T) {
+			t.Parallel()
 			root := disk(t, kind)
 			place := npm(t, root, 3)
 			const size = 8 << 20

@@ -22,7 +22,7 @@ import (
 // oddNames are what a file may be called.
 func oddNames() []string {
 	out := []string{
-		"new\nline", "tab\t", "..a", "...", "-rf", " ", "*x", "\\", "\x80\xff\xfe", "caf\xe9", "a\x01b", "‮gnp", "(deleted)", "x (deleted)",
+		"new\nline", "tab\t", "..a", "...", "-rf", " ", "*x", "\\", "\x80\xff\xfe", "caf\xe9", "a\x01b", "\u202egnp", "(deleted)", "x (deleted)",
 		strings.Repeat("n", 255), strings.Repeat("ä", 127), ".trash", "deep-1-1", "$(touch x)", "'\"",
 	}
 	return out
@@ -100,7 +100,7 @@ func TestNamesDeeperThanAnyPath(t *testing.T) {
 	require.NoError(t, syscall.Getrlimit(syscall.RLIMIT_NOFILE, &files))
 	open, err := os.ReadDir("/proc/self/fd")
 	require.NoError(t, err)
-	files.Cur = uint64(len(open)) + 330 //nolint:gosec // a small number
+	files.Cur = uint64(len(open)) + 330
 	require.NoError(t, syscall.Setrlimit(syscall.RLIMIT_NOFILE, &files))
 	plan := do(t, r, box.ReclaimRequest{DryRun: true})
 	require.Empty(t, itemOf(t, plan, "home/.cache/deep").Skipped)

@@ -24,9 +24,9 @@ func TestRandomTreesLoseNothingOutsideThePlan(t *testing.T) {
 	}
 	taken, left := 0, 0
 	rapid.Check(t, func(t *rapid.T) {
-		root, err := os.MkdirTemp("", "reclaim-")
+		root, err := os.MkdirTemp("", "reclaim-") //nolint:usetesting // one for each tree
 		require.NoError(t, err)
-		defer os.RemoveAll(root)
+		defer func() { _ = os.RemoveAll(root) }()
 		w := wild{t, root, nil, nil}
 		defer w.unmount()
 		w.grow()

@@ -86,7 +86,7 @@ func (a arena) ways() map[string]way {
 	}
 }
 
-var links atomic.Uint64 //nolint:gochecknoglobals // a counter
+var links atomic.Uint64
 
 // swapWhile exchanges as fast as it can while action runs, puts things back,
 // and returns how often it did.

@@ -50,13 +50,12 @@ func openTree(root string) (*tree, error) {
 	}
 	// Old kernels answer ENOSYS and filters of system calls EPERM; whatever it
 	// is, the slower way is as strict.
-	probe, err := resolve(fd, ".", unix.O_PATH|unix.O_DIRECTORY, beneath)
-	if err == nil {
+	if probe, err := resolve(fd, ".", unix.O_PATH|unix.O_DIRECTORY, beneath); err == nil {
 		unix.Close(probe)
 		t.openat2 = true
-		return t, nil
+	} else {
+		t.fallBack()
 	}
-	t.fallBack()
 	return t, nil
 }
 

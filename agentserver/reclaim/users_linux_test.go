@@ -190,7 +190,7 @@ func TestScenario87AProcessThatMayNotBeInspectedIsUnknown(t *testing.T) {
 	if root := os.Getenv("RECLAIM_TEST_UNKNOWN"); root != "" {
 		r, err := reclaim.Open(root, reclaim.Options{})
 		require.NoError(t, err)
-		defer r.Close()
+		t.Cleanup(r.Close)
 		report := do(t, r, box.ReclaimRequest{})
 		fmt.Printf("SAID %s.\n", report.Items[0].Skipped)
 		return
