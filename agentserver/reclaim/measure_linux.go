@@ -258,13 +258,19 @@ func (m *measuring) step() error {
 	if err := m.push(fd, name); err != nil {
 		return err
 	}
+	m.read(fd)
+	return nil
+}
+
+// read meets all that is in the directory where the walk is.
+func (m *measuring) read(fd int) {
 	for all := readNames(fd); ; {
 		entry, ok, err := all.next()
 		if err != nil {
 			m.out.fault("read", m.place(""), err)
 		}
 		if err != nil || !ok {
-			return nil
+			return
 		}
 		m.meet(entry)
 	}

@@ -45,18 +45,26 @@ func openTree(root string) (*tree, error) {
 		return nil, fmt.Errorf("open the box: %w", err)
 	}
 	t := &tree{path: real, fd: fd, shares: sharesBlocks(fd)}
-	if t.mount, err = mountByStatx(fd); err == nil {
-		t.statx = true
-	}
-	// Old kernels answer ENOSYS and filters of system calls EPERM; whatever it
-	// is, the slower way is as strict.
-	if probe, err := resolve(fd, ".", unix.O_PATH|unix.O_DIRECTORY, beneath); err == nil {
-		unix.Close(probe)
-		t.openat2 = true
-	} else {
+	t.mount, t.statx = numbered(fd)
+	if t.openat2 = resolves(fd); !t.openat2 {
 		t.fallBack()
 	}
 	return t, nil
+}
+
+func numbered(fd int) (mount uint64, ok bool) {
+	mount, err := mountByStatx(fd)
+	return mount, err == nil
+}
+
+// resolves reports whether openat2 is to be had. Old kernels answer ENOSYS and
+// filters of system calls EPERM; whatever it is, the slower way is as strict.
+func resolves(fd int) bool {
+	probe, err := resolve(fd, ".", unix.O_PATH|unix.O_DIRECTORY, beneath)
+	if err == nil {
+		unix.Close(probe)
+	}
+	return err == nil
 }
 
 // fallBack tells mounts apart by their number, or refuses when the kernel does
@@ -267,7 +275,7 @@ func (t *tree) statAt(dir int, name string, st *unix.Stat_t) (attributes uint64,
 // fill copies what this package reads of a file.
 func fill(st *unix.Stat_t, stx *unix.Statx_t) {
 	*st = unix.Stat_t{Ino: stx.Ino, Mode: uint32(stx.Mode), Blocks: int64(stx.Blocks)} //nolint:gosec // no file is that large
-	st.Dev = unix.Mkdev(stx.Dev_major, stx.Dev_minor)                                  //nolint:unconvert // the width differs between architectures
+	st.Dev = unix.Mkdev(stx.Dev_major, stx.Dev_minor)
 	setLinks(&st.Nlink, stx.Nlink)
 }
 
