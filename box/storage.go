@@ -135,6 +135,9 @@ type ReclaimItem struct {
 	Evidence string `json:"evidence,omitzero"`
 	// Skipped says why it was left; empty when it is (to be) taken.
 	Skipped string `json:"skipped,omitzero"`
+	// Native is the command by which its own tool shrinks or clears it, for people
+	// to run; boxd never runs it.
+	Native string `json:"native,omitzero"`
 }
 
 // Use is what a box says of its own use, always as ages: clocks in a box are

@@ -3,12 +3,14 @@ package reclaim_test
 import (
 	"bufio"
 	"bytes"
+	"errors"
 	"os"
 	"os/exec"
 	"regexp"
 	"strings"
 	"syscall"
 	"testing"
+	"time"
 
 	"github.com/klauspost/compress/zstd"
 	"github.com/stretchr/testify/require"
@@ -41,7 +43,7 @@ func apart(t *testing.T, s surroundings) (here bool) {
 	if (s.mounts || s.user != 0) && os.Getuid() != 0 {
 		t.Skip("mounts, and becoming another user, need root")
 	}
-	arguments := []string{"-test.run=^" + regexp.QuoteMeta(t.Name()) + "$", "-test.v", "-test.timeout=120s"}
+	arguments := []string{"-test.run=^" + regexp.QuoteMeta(t.Name()) + "$", "-test.v", "-test.timeout=200s"}
 	if testing.Short() {
 		arguments = append(arguments, "-test.short")
 	}
@@ -75,7 +77,13 @@ func run(t *testing.T, s surroundings, arguments []string, env ...string) ([]byt
 		command.Dir = "/"
 		command.SysProcAttr.Credential = &syscall.Credential{Uid: s.user, Gid: s.user}
 	}
-	return command.CombinedOutput()
+	// A process that outlives it, and has its output open, is not waited for.
+	command.WaitDelay = 5 * time.Second
+	out, err := command.CombinedOutput()
+	if errors.Is(err, exec.ErrWaitDelay) {
+		err = nil // it ended well
+	}
+	return out, err
 }
 
 // disk mounts a filesystem of its own for the test and returns where. kind is

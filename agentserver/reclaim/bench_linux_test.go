@@ -32,8 +32,8 @@ func packages(b *testing.B, at string) {
 	}
 }
 
-// used is the processor time of this process and of those it waited for.
-func used(b *testing.B) time.Duration {
+// cpuTime is the processor time of this process and of those it waited for.
+func cpuTime(b *testing.B) time.Duration {
 	b.Helper()
 	sum := time.Duration(0)
 	for _, who := range []int{syscall.RUSAGE_SELF, syscall.RUSAGE_CHILDREN} {
@@ -52,7 +52,7 @@ func BenchmarkReclaim(b *testing.B) {
 	r, err := reclaim.Open(root, reclaim.Options{Wait: time.Nanosecond})
 	require.NoError(b, err)
 	defer r.Close()
-	r.Rest()
+	r.Idle()
 	cache, entry := filepath.Join(root, "home/.cache/tagged"), filepath.Join(root, ".trash/entry")
 	ways := []struct {
 		name, at string
@@ -78,7 +78,7 @@ func BenchmarkReclaim(b *testing.B) {
 				plan, err = r.Do(b.Context(), box.ReclaimRequest{DryRun: true})
 				require.NoError(b, err)
 			}
-			began, usedBefore := time.Now(), used(b)
+			began, usedBefore := time.Now(), cpuTime(b)
 			if way.do != nil {
 				way.do()
 			} else {
@@ -87,8 +87,8 @@ func BenchmarkReclaim(b *testing.B) {
 				require.True(b, report.Pending)
 			}
 			note(wall, way.name, time.Since(began))
-			note(cpu, way.name, used(b)-usedBefore)
-			r.Rest()
+			note(cpu, way.name, cpuTime(b)-usedBefore)
+			r.Idle()
 			require.NoDirExists(b, way.at)
 		}
 	}

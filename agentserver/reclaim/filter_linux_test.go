@@ -57,7 +57,7 @@ func TestAttacksFailWithoutNewSystemCallsToo(t *testing.T) {
 			if testing.Short() && filter != "openat2:EPERM" {
 				t.Skip("one filter is enough for a short run")
 			}
-			out, err := run(t, surroundings{filter: filter}, []string{"-test.run=" + attacks, "-test.v", "-test.short", "-test.timeout=100s"})
+			out, err := run(t, surroundings{filter: filter}, []string{"-test.run=" + attacks, "-test.v", "-test.short", "-test.timeout=240s"})
 			require.NoError(t, err, "%s", out)
 			require.Contains(t, string(out), "--- PASS: TestTheFilterHolds")
 			require.NotContains(t, string(out), "no tests to run")
@@ -69,7 +69,7 @@ func TestAttacksFailWithoutNewSystemCallsToo(t *testing.T) {
 func TestPassesWorkWithoutRenameat2(t *testing.T) {
 	t.Parallel()
 	for _, filter := range []string{"renameat2:EPERM", "renameat2:ENOSYS"} {
-		out, err := run(t, surroundings{filter: filter}, []string{"-test.run=^(TestAPassTakes|TestNamesDeeper|TestWhatChanged|TestScenario87|TestWhatTook)", "-test.v", "-test.short", "-test.timeout=100s"})
+		out, err := run(t, surroundings{filter: filter}, []string{"-test.run=^(TestAPassTakes|TestNamesDeeper|TestWhatChanged|TestScenario87|TestWhatTook)", "-test.v", "-test.short", "-test.timeout=240s"})
 		require.NoError(t, err, "%s", out)
 		require.Contains(t, string(out), "--- PASS: TestAPassTakes")
 	}

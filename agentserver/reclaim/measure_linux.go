@@ -107,10 +107,10 @@ func (t *tally) fault(op, place string, err error) {
 }
 
 // measure adds the tree whose directory is open at fd, which it keeps open, and
-// whose names were read. With deep it also looks for what must never go.
+// whose names were read. It also looks for what must never go, as look says.
 // Entries that vanish meanwhile are no error. Memory grows with the depth and
 // with how many subdirectories one directory has, not with the files.
-func (t *tree) measure(ctx context.Context, fd int, names []dirEntry, deep bool, out *tally) error {
+func (t *tree) measure(ctx context.Context, fd int, names []dirEntry, look look, out *tally) error {
 	// The table of mounts is asked first, since it never blocks.
 	if place, err := os.Readlink("/proc/self/fd/" + strconv.Itoa(fd)); err == nil {
 		if mount, err := mountsBelow(place); err == nil && mount != "" {
@@ -122,7 +122,15 @@ func (t *tree) measure(ctx context.Context, fd int, names []dirEntry, deep bool,
 		out.stay = inLayer
 		return nil
 	}
-	m := measuring{tree: t, deep: deep, out: out, keep: fd}
+	return t.run(ctx, &measuring{tree: t, look: look, out: out, keep: fd}, fd, names)
+}
+
+// walk is measure without the sizes: it only looks for what must never go.
+func (t *tree) walk(ctx context.Context, fd int, names []dirEntry, look look, out *tally) error {
+	return t.run(ctx, &measuring{tree: t, look: look, out: out, keep: fd, namesOnly: true}, fd, names)
+}
+
+func (*tree) run(ctx context.Context, m *measuring, fd int, names []dirEntry) error {
 	defer m.close()
 	if err := m.push(fd, ""); err != nil {
 		return err
@@ -130,7 +138,7 @@ func (t *tree) measure(ctx context.Context, fd int, names []dirEntry, deep bool,
 	for _, entry := range names {
 		m.meet(entry)
 	}
-	for len(m.path) > 0 && out.stay == "" {
+	for len(m.path) > 0 && m.out.stay == "" {
 		if err := ctx.Err(); err != nil {
 			return err
 		}
@@ -144,10 +152,12 @@ func (t *tree) measure(ctx context.Context, fd int, names []dirEntry, deep bool,
 // measuring is one walk.
 type measuring struct {
 	tree *tree
-	deep bool
+	look look
 	out  *tally
 	keep int // the caller's descriptor
-	path []opened
+	// namesOnly leaves the sizes out.
+	namesOnly bool
+	path      []opened
 }
 
 // opened is a directory on the way to where the walk is.
@@ -200,12 +210,15 @@ func (m *measuring) meet(entry dirEntry) {
 		return
 	}
 	here := &m.path[len(m.path)-1]
-	if pattern, bad := mustStay(entry.name); bad && m.deep {
+	if pattern, bad := m.look.mustStay(entry.name); bad {
 		m.out.stay = "holds " + pattern + ", which no cache holds"
 		return
 	}
 	if m.tree.kindOf(here.fd, entry) == unix.DT_DIR {
 		here.dirs = append(here.dirs, entry.name)
+		return
+	}
+	if m.namesOnly {
 		return
 	}
 	var st unix.Stat_t
@@ -250,7 +263,7 @@ func (m *measuring) step() error {
 	case err != nil:
 		place := m.place(name)
 		m.out.fault("open", place, err)
-		if m.deep {
+		if m.look != lookNone {
 			m.out.stay = "cannot tell whether work is inside, open " + place + ": " + reason(err)
 		}
 		return nil

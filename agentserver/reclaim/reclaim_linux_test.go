@@ -34,6 +34,9 @@ func TestMain(m *testing.M) {
 	if root := os.Getenv("RECLAIM_TEST_ROOT"); root != "" {
 		os.Exit(asUser(root))
 	}
+	if root := os.Getenv(killRoot); root != "" {
+		os.Exit(killed(root))
+	}
 	os.Exit(m.Run())
 }
 
@@ -478,11 +481,13 @@ func TestRefusedRequestsNameTheField(t *testing.T) {
 		field   string
 		class   box.Class
 	}{
-		"an unknown tier":       {box.ReclaimRequest{Tiers: []box.Tier{"caches", "all"}}, "tiers[1]", box.ClassInvalid},
-		"a later tier":          {box.ReclaimRequest{Tiers: []box.Tier{box.TierRuntime}}, "tiers[0]", box.ClassUnsupported},
-		"a plan and a dry run":  {box.ReclaimRequest{PlanID: strings.Repeat("a", 32), DryRun: true}, "dry_run", box.ClassInvalid},
-		"a plan id that climbs": {box.ReclaimRequest{PlanID: "../../../etc/passwd"}, "plan_id", box.ClassInvalid},
-		"a plan nobody knows":   {box.ReclaimRequest{PlanID: strings.Repeat("a", 32)}, "plan_id", box.ClassNotFound},
+		"an unknown tier":                   {box.ReclaimRequest{Tiers: []box.Tier{"caches", "all"}}, "tiers[1]", box.ClassInvalid},
+		"tier runtime for whoever is there": {box.ReclaimRequest{Tiers: []box.Tier{box.TierRuntime}}, "conversation_ids", box.ClassInvalid},
+		"a conversation that is not there":  {box.ReclaimRequest{ConversationIDs: []string{strings.Repeat("c", 32)}}, "conversation_ids[0]", box.ClassInvalid},
+		"a conversation id that climbs":     {box.ReclaimRequest{ConversationIDs: []string{"../../x"}}, "conversation_ids[0]", box.ClassInvalid},
+		"a plan and a dry run":              {box.ReclaimRequest{PlanID: strings.Repeat("a", 32), DryRun: true}, "dry_run", box.ClassInvalid},
+		"a plan id that climbs":             {box.ReclaimRequest{PlanID: "../../../etc/passwd"}, "plan_id", box.ClassInvalid},
+		"a plan nobody knows":               {box.ReclaimRequest{PlanID: strings.Repeat("a", 32)}, "plan_id", box.ClassNotFound},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()

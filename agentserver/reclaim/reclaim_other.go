@@ -22,7 +22,16 @@ func (*tree) genuine() error { return nil }
 
 func (*tree) close() {}
 
-func (r *Reclaimer) plan(context.Context) (*record, error) { return nil, r.tree.usable() }
+func (*tree) realPath() string { return "" }
+
+func (r *Reclaimer) plan(context.Context, scope) (*record, error) { return nil, r.tree.usable() }
+
+func (r *Reclaimer) survey(context.Context, *Space) error { return r.tree.usable() }
+
+// Recognise recognises nothing here.
+func (*Catalogue) Recognise(context.Context, string, string) (rule, why string) {
+	return "", (*tree)(nil).usable().Error()
+}
 
 func (r *Reclaimer) apply(context.Context, string) (box.ReclaimReport, error) {
 	return box.ReclaimReport{}, r.tree.usable()
@@ -31,3 +40,7 @@ func (r *Reclaimer) apply(context.Context, string) (box.ReclaimReport, error) {
 func (r *Reclaimer) trashBytes(context.Context) (int64, error) { return 0, r.tree.usable() }
 
 func (*Reclaimer) sweep() {}
+
+func (r *Reclaimer) begin(context.Context, string) (*record, error) { return nil, r.tree.usable() }
+
+func (r *Reclaimer) usedBytes(context.Context) (int64, error) { return 0, r.tree.usable() }

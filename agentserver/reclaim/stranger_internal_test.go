@@ -8,6 +8,8 @@ import (
 	"testing"
 
 	"github.com/stretchr/testify/require"
+
+	"github.com/openhands/boxkeeper/box"
 )
 
 // A rename goes by name. Killed right after it, a pass can't look any more at
@@ -22,7 +24,7 @@ func TestWhatTookThePlaceOfACacheIsPutBackAfterACrash(t *testing.T) {
 	}
 	r, err := Open(root, Options{})
 	require.NoError(t, err)
-	plan, err := r.plan(t.Context())
+	plan, err := r.plan(t.Context(), scope{tier: box.TierCaches})
 	require.NoError(t, err)
 	require.Empty(t, plan.Items[0].Skipped)
 	plan.State = applying

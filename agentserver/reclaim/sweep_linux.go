@@ -5,7 +5,6 @@ import (
 	"fmt"
 	"path"
 	"regexp"
-	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -82,6 +81,10 @@ func (r *Reclaimer) resume(told map[string]string) (left bool) {
 		if r.stopped.Err() != nil {
 			return true
 		}
+		if r.owns(entry.name) {
+			left = true // its pass has yet to look through it
+			continue
+		}
 		if user := users[entry.name]; user != "" {
 			tell(entry.name, "in use by "+user)
 			continue
@@ -118,9 +121,6 @@ func (r *Reclaimer) leftOver() (names []dirEntry, users map[string]string, err e
 	if err != nil {
 		return nil, nil, fmt.Errorf("read the trash: %w", err)
 	}
-	r.mu.Lock()
-	names = slices.DeleteFunc(names, func(entry dirEntry) bool { return r.owned[entry.name] })
-	r.mu.Unlock()
 	if len(names) == 0 {
 		return nil, nil, nil
 	}
@@ -131,8 +131,8 @@ func (r *Reclaimer) leftOver() (names []dirEntry, users map[string]string, err e
 var entryForm = regexp.MustCompile(`^([0-9a-f]{32})-([0-9]+)$`)
 
 // returnStranger puts back what a pass moved by name and what is not what it
-// had chosen; it would have done so itself, had the process not been killed in
-// between. It returns what became of it, empty when the entry is ours to delete.
+// had chosen, or what must stay; it would have done so itself, had the process
+// not been killed in between. It returns what became of it, empty when the entry is ours to delete.
 func (r *Reclaimer) returnStranger(name string) string {
 	parts := entryForm.FindStringSubmatch(name)
 	if parts == nil {
@@ -154,7 +154,7 @@ func (r *Reclaimer) returnStranger(name string) string {
 	}
 	defer unix.Close(trash)
 	if r.holds(trash, name, &entry) {
-		return ""
+		return r.prove(name, &entry)
 	}
 	dir, base := path.Split(entry.Path)
 	parent, err := r.tree.openDir(r.tree.fd, strings.TrimSuffix(dir, "/"))

@@ -63,8 +63,8 @@ func (r *Reclaimer) discard(name string, held map[inode]bool, out *removal) {
 	out.faults = d.faults.lines()
 }
 
-// own says that a pass deletes these entries and counts what they free, so that
-// the sweep, which counts for nobody, leaves them to it.
+// own says that a pass looks through these entries, deletes them and counts what
+// they free, so that the sweep, which counts for nobody, leaves them to it.
 func (r *Reclaimer) own(taken []trashed, on bool) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -75,6 +75,12 @@ func (r *Reclaimer) own(taken []trashed, on bool) {
 			delete(r.owned, t.name)
 		}
 	}
+}
+
+func (r *Reclaimer) owns(name string) bool {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return r.owned[name]
 }
 
 // trashBytes is what deleting the trash will free.
@@ -94,7 +100,7 @@ func (r *Reclaimer) trashBytes(ctx context.Context) (int64, error) {
 		if err != nil {
 			continue
 		}
-		err = r.tree.measure(ctx, fd, below, false, sum)
+		err = r.tree.measure(ctx, fd, below, lookNone, sum)
 		unix.Close(fd)
 		if err != nil {
 			return 0, err

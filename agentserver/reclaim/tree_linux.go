@@ -129,6 +129,8 @@ func (t *tree) openTrash() (int, error) {
 
 func (t *tree) close() { unix.Close(t.fd) }
 
+func (t *tree) realPath() string { return t.path }
+
 // open opens name, which may have several elements, below the directory at. It
 // fails with ELOOP at a link and with EXDEV at a mount.
 func (t *tree) open(at int, name string, flags int) (int, error) {

@@ -4,16 +4,12 @@ import (
 	"errors"
 	"fmt"
 	"os"
-	"path"
-	"path/filepath"
 	"strconv"
 	"strings"
 	"syscall"
 	"time"
 
 	"golang.org/x/sys/unix"
-
-	"github.com/openhands/boxkeeper/box"
 )
 
 // users finds, for each trash entry, a process that has its working directory,
@@ -257,19 +253,3 @@ func mentions(words []string, dir string) bool {
 
 // nameChars go on with a name, so that "/a/venv" is not found in "/a/venv2".
 const nameChars = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789._-"
-
-// usedBy returns, for what a pass has in the trash, the path by which a process
-// uses it without having anything of it open: an interpreter in an environment
-// is a link to one outside, and what is installed beside a program is read when
-// it is needed. For the latter it is enough to work in the project.
-func usedBy(root, id string, items []item) map[string]string {
-	out := map[string]string{}
-	for _, t := range takenItems(id, items) {
-		place := items[t.item].Path
-		if items[t.item].Tier == box.TierDependencies {
-			place = path.Dir(place)
-		}
-		out[t.name] = filepath.Join(root, place)
-	}
-	return out
-}

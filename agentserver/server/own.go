@@ -130,7 +130,7 @@ func (s *Server) getStorage(w http.ResponseWriter, r *http.Request) {
 		return
 	}
 	status := box.StorageStatus{
-		Disk: space.Disk, Reclaimable: space.ReclaimableBytes, TrashBytes: space.TrashBytes,
+		Disk: space.Disk, Reclaimable: space.ByTier[box.TierCaches], ByTier: space.ByTier, TrashBytes: space.TrashBytes,
 		Errors: space.Errors, Conversations: []box.ConversationStorage{},
 	}
 	list, err := s.history.list()

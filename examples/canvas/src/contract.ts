@@ -712,6 +712,10 @@ export interface ReclaimItem {
    * skipped says why it was left; empty when it is (to be) taken.
    */
   skipped?: string;
+  /**
+   * native is the command by which its own tool shrinks or clears it, for people to run; boxd never runs it.
+   */
+  native?: string;
 }
 /**
  * Receipt is the proof of an export. It exists only after the manifest and every object were read back from the store and matched.
