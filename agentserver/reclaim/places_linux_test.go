@@ -5,6 +5,7 @@ import (
 	"errors"
 	"os"
 	"path/filepath"
+	"strings"
 	"testing"
 	"time"
 
@@ -80,4 +81,33 @@ func TestARuntimeThatMustStayIsNotMarked(t *testing.T) {
 			require.Empty(t, places.archived)
 		})
 	}
+}
+
+func TestWhatTwoConversationsShareStays(t *testing.T) {
+	t.Parallel()
+	root := t.TempDir()
+	places := conversations(t, root, 2)
+	places.places[1].Workspaces = []string{filepath.Join(places.places[0].Workspaces[0], "repo")}
+	r := openWith(t, root, reclaim.Options{Layouts: []reclaim.Layout{places}})
+	report := do(t, r, box.ReclaimRequest{Tiers: []box.Tier{box.TierDependencies}})
+	require.Contains(t, itemOf(t, report, nodeModules(0)).Skipped, "with another conversation")
+	require.DirExists(t, filepath.Join(root, nodeModules(0)))
+	alone := do(t, r, box.ReclaimRequest{Tiers: []box.Tier{box.TierDependencies}, ConversationIDs: []string{conversationID(1)}})
+	require.Contains(t, itemOf(t, alone, nodeModules(0)).Skipped, "with another conversation", "a limit hides nothing")
+	require.DirExists(t, filepath.Join(root, nodeModules(0)))
+}
+
+func TestALayoutThatCannotBeReadIsToldAndTheRestGoes(t *testing.T) {
+	t.Parallel()
+	root := t.TempDir()
+	places := conversations(t, root, 1)
+	r := openWith(t, root, reclaim.Options{Layouts: []reclaim.Layout{&layout{broken: errors.New("no such thing")}, places}})
+	plan := do(t, r, box.ReclaimRequest{DryRun: true})
+	require.Len(t, taken(plan), 2)
+	require.Contains(t, strings.Join(plan.Errors, "\n"), "no such thing")
+	selection, err := r.Select(t.Context())
+	require.NoError(t, err)
+	require.Contains(t, strings.Join(selection.Errors, "\n"), "no such thing")
+	_, err = r.Do(t.Context(), box.ReclaimRequest{ConversationIDs: []string{conversationID(7)}})
+	require.Equal(t, box.ClassUnavailable, box.ClassOf(err), "it cannot be told whether that one is there")
 }
