@@ -124,6 +124,9 @@ type ReclaimReport struct {
 	HeldOpenBytes int64 `json:"held_open_bytes,omitzero"`
 	// PlannedInodes is how many files and directories the items hold.
 	PlannedInodes int64 `json:"planned_inodes,omitzero"`
+	// Errors lists what could not be read while it was planned, at most 50 lines
+	// without file contents; what could not be removed is told with its item.
+	Errors []string `json:"errors,omitzero"`
 }
 
 // ReclaimItem is one directory of a plan, or one that was left, with the reason.
@@ -141,6 +144,9 @@ type ReclaimItem struct {
 	Evidence string `json:"evidence,omitzero"`
 	// Skipped says why it was left; empty when it is (to be) taken.
 	Skipped string `json:"skipped,omitzero"`
+	// Native is the command by which its own tool shrinks or clears it, for people
+	// to run; boxd never runs it.
+	Native string `json:"native,omitzero"`
 }
 
 // Use is what a box says of its own use, always as ages: clocks in a box are

@@ -18,5 +18,8 @@ func diskOf(path string) (box.Disk, error) {
 		TotalBytes: int64(st.Blocks) * size,          //nolint:gosec // no disk is that large
 		UsedBytes:  int64(st.Blocks-st.Bfree) * size, //nolint:gosec // no disk is that large
 		FreeBytes:  int64(st.Bavail) * size,          //nolint:gosec // no disk is that large
+		// Zero files means that the filesystem has no limit.
+		TotalInodes: int64(st.Files), //nolint:gosec // no disk has that many
+		FreeInodes:  int64(st.Ffree), //nolint:gosec // no disk has that many
 	}, nil
 }

@@ -60,8 +60,28 @@ func TestTheFallBackRefusesWhatOpenat2Refuses(t *testing.T) {
 		t.Skip("this machine does not let us bind a mount: " + err.Error())
 	}
 	defer func() { _ = unix.Unmount(filepath.Join(root, "a/b"), unix.MNT_DETACH) }()
-	_, err = slow.open(slow.fd, "a/b", unix.O_RDONLY|unix.O_DIRECTORY)
-	require.ErrorIs(t, err, unix.EXDEV)
+	require.NoError(t, unix.Mount(filepath.Join(root, "a/file"), filepath.Join(root, "a/file"), "", unix.MS_BIND, ""))
+	defer func() { _ = unix.Unmount(filepath.Join(root, "a/file"), unix.MNT_DETACH) }()
+	bare, err := openTree(root) // without statx too
+	require.NoError(t, err)
+	defer bare.close()
+	bare.statx = false
+	bare.fallBack()
+	for _, tree := range []*tree{fast, slow, bare} {
+		_, err = tree.open(tree.fd, "a/b", unix.O_RDONLY|unix.O_DIRECTORY)
+		require.ErrorIs(t, err, unix.EXDEV)
+		at, err := tree.open(tree.fd, "a", unix.O_RDONLY|unix.O_DIRECTORY)
+		require.NoError(t, err)
+		var st unix.Stat_t
+		for _, name := range []string{"b", "file"} {
+			_, err = tree.statAt(at, name, &st)
+			require.ErrorIs(t, err, unix.EXDEV, "%s openat2=%v statx=%v", name, tree.openat2, tree.statx)
+		}
+		require.Equal(t, byte(unix.DT_DIR), tree.kindOf(at, dirEntry{name: "b"}))
+		_, err = tree.parent(at, inode{1, 2})
+		require.ErrorIs(t, err, unix.ESTALE, "another directory than the one that was left")
+		unix.Close(at)
+	}
 }
 
 func TestWithoutMountNumbersNothingIsDeleted(t *testing.T) {
@@ -73,10 +93,65 @@ func TestWithoutMountNumbersNothingIsDeleted(t *testing.T) {
 	r.tree.refusal = box.Errorf(box.ClassUnsupported, "test")
 	_, err = r.Do(t.Context(), box.ReclaimRequest{})
 	require.Equal(t, box.ClassUnsupported, box.ClassOf(err))
-	space, err := r.Look(t.Context())
+	selection, err := r.Select(t.Context())
 	require.NoError(t, err)
-	require.Len(t, space.Errors, 1)
+	require.Len(t, selection.Errors, 1)
 	require.False(t, r.Supported())
+}
+
+// Whoever tidies up the trash meanwhile does not delete what the pass that moved
+// it has yet to look through.
+func TestTheTrashIsNotTidiedBeforeItWasLookedThrough(t *testing.T) {
+	t.Parallel()
+	root := t.TempDir()
+	for _, name := range []string{"home/.npm/_cacache/index-v5/x", "home/.npm/_cacache/content-v2/deep/x"} {
+		require.NoError(t, os.MkdirAll(filepath.Dir(filepath.Join(root, name)), 0o755))
+		require.NoError(t, os.WriteFile(filepath.Join(root, name), []byte("x"), 0o600))
+	}
+	var r *Reclaimer
+	tidied := 0
+	r, err := Open(root, Options{fault: func(step string) {
+		if step == "proving" {
+			require.True(t, r.resume(map[string]string{}), "something is left")
+			tidied++
+		}
+	}})
+	require.NoError(t, err)
+	defer r.Close()
+	r.working.Wait()
+	plan, err := r.Do(t.Context(), box.ReclaimRequest{DryRun: true})
+	require.NoError(t, err)
+	late := filepath.Join(root, "home/.npm/_cacache/content-v2/deep/.env")
+	require.NoError(t, os.WriteFile(late, []byte("x"), 0o600))
+	report, err := r.Do(t.Context(), box.ReclaimRequest{PlanID: plan.PlanID})
+	require.NoError(t, err)
+	require.Equal(t, 1, tidied)
+	require.Contains(t, report.Items[0].Skipped, "holds .env")
+	require.FileExists(t, late)
+}
+
+// What a killed process had not looked through is looked through by the next.
+func TestAfterACrashTheTrashIsLookedThroughFirst(t *testing.T) {
+	t.Parallel()
+	root := t.TempDir()
+	for _, name := range []string{"home/.npm/_cacache/index-v5/x", "home/.npm/_cacache/content-v2/deep/x"} {
+		require.NoError(t, os.MkdirAll(filepath.Dir(filepath.Join(root, name)), 0o755))
+		require.NoError(t, os.WriteFile(filepath.Join(root, name), []byte("x"), 0o600))
+	}
+	r, err := Open(root, Options{})
+	require.NoError(t, err)
+	plan, err := r.plan(t.Context(), scope{tier: box.TierCaches})
+	require.NoError(t, err)
+	plan.State = applying
+	r.remember(plan)
+	r.Close()
+	require.NoError(t, os.WriteFile(filepath.Join(root, "home/.npm/_cacache/content-v2/deep/.env"), []byte("x"), 0o600))
+	require.NoError(t, os.Rename(filepath.Join(root, "home/.npm/_cacache"), filepath.Join(root, trashName, trashEntry(plan.ID, 0))))
+	r, err = Open(root, Options{})
+	require.NoError(t, err)
+	defer r.Close()
+	r.working.Wait()
+	require.FileExists(t, filepath.Join(root, "home/.npm/_cacache/content-v2/deep/.env"), "it was put back")
 }
 
 // A pass that was cut off between the moves and the answer goes on when it is
@@ -90,7 +165,7 @@ func TestACutOffPassGoesOn(t *testing.T) {
 	}
 	r, err := Open(root, Options{})
 	require.NoError(t, err)
-	plan, err := r.plan(t.Context())
+	plan, err := r.plan(t.Context(), scope{tier: box.TierCaches})
 	require.NoError(t, err)
 	plan.State = applying
 	r.remember(plan)

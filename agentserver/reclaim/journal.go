@@ -10,6 +10,7 @@ import (
 	"path/filepath"
 	"regexp"
 	"slices"
+	"strings"
 	"syscall"
 	"time"
 
@@ -28,14 +29,17 @@ const maxPlans = 100
 
 // record is one plan in the journal.
 type record struct {
-	ID           string             `json:"id"`
-	State        string             `json:"state"`
-	Items        []item             `json:"items"`
-	PlannedBytes int64              `json:"planned_bytes"`
-	Report       *box.ReclaimReport `json:"report,omitzero"`
-	unread       []string
-	before       int64         // free bytes before the pass
-	ended        chan struct{} // closed when the pass of this process has ended
+	ID           string `json:"id"`
+	State        string `json:"state"`
+	Items        []item `json:"items"`
+	PlannedBytes int64  `json:"planned_bytes"`
+	// PlannedInodes, LowerBound and Errors are as in the report.
+	PlannedInodes int64              `json:"planned_inodes,omitzero"`
+	LowerBound    bool               `json:"lower_bound,omitzero"`
+	Errors        []string           `json:"errors,omitzero"`
+	Report        *box.ReclaimReport `json:"report,omitzero"`
+	before        int64              // free bytes before the pass
+	ended         chan struct{}      // closed when the pass of this process has ended
 }
 
 // item is one directory, with the identity that it had when it was chosen.
@@ -54,9 +58,23 @@ func newRecord() *record {
 	return &record{ID: hex.EncodeToString(raw[:]), State: planned}
 }
 
+// maxErrors bounds what a plan tells of what could not be read.
+const maxErrors = 50
+
+// told bounds a list of errors.
+func told(lines []string) []string {
+	if more := len(lines) - maxErrors; more > 0 {
+		return append(slices.Clone(lines[:maxErrors-1]), fmt.Sprintf("and %d more", more+1))
+	}
+	return lines
+}
+
 // report returns the items and sums that plan and report share.
 func (p *record) report() box.ReclaimReport {
-	out := box.ReclaimReport{PlanID: p.ID, PlannedBytes: p.PlannedBytes, Items: make([]box.ReclaimItem, 0, len(p.Items))}
+	out := box.ReclaimReport{
+		PlanID: p.ID, PlannedBytes: p.PlannedBytes, PlannedInodes: p.PlannedInodes, LowerBound: p.LowerBound, Errors: p.Errors,
+		Items: make([]box.ReclaimItem, 0, len(p.Items)),
+	}
 	for _, entry := range p.Items {
 		out.Items = append(out.Items, entry.ReclaimItem)
 	}
@@ -129,7 +147,9 @@ func (r *Reclaimer) prune() {
 	}
 	var all []aged
 	for _, entry := range entries {
-		if info, err := entry.Info(); err == nil && info.Mode().IsRegular() {
+		// Whatever else may lie here is not ours.
+		id, ok := strings.CutSuffix(entry.Name(), ".json")
+		if info, err := entry.Info(); err == nil && ok && planForm.MatchString(id) && info.Mode().IsRegular() {
 			all = append(all, aged{entry.Name(), info.ModTime()})
 		}
 	}

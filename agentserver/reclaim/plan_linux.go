@@ -1,6 +1,7 @@
 package reclaim
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"path"
@@ -12,66 +13,155 @@ import (
 	"github.com/openhands/boxkeeper/box"
 )
 
+// candidate is a directory that was looked at, with what deleting it frees.
+type candidate struct {
+	item
+	sum *tally // nil when it was not measured
+}
+
+// gathering collects candidates.
+type gathering struct {
+	r      *Reclaimer
+	scope  scope
+	place  *placed
+	found  []candidate
+	at     map[string]int // index in found by path
+	unread []string
+	// unmeasured leaves sizes, and the search for what must never go, to others.
+	unmeasured bool
+}
+
 // plan selects what a pass would take. It changes nothing.
-func (r *Reclaimer) plan(ctx context.Context) (*record, error) {
+func (r *Reclaimer) plan(ctx context.Context, limits scope) (*record, error) {
+	found, err := r.gather(ctx, limits)
+	if err != nil {
+		return nil, err
+	}
 	out := newRecord()
-	union := newTally()
-	for i := range catalogue {
-		rule := &catalogue[i]
+	out.Errors = told(found.unread)
+	for _, one := range found.listed(limits.tier) {
+		out.Items = append(out.Items, one.item)
+	}
+	sum := union(found.taken(limits.tier, everything))
+	out.PlannedBytes, out.PlannedInodes, out.LowerBound = sum.freed(), sum.inodes(), sum.lowerBound()
+	return out, nil
+}
+
+// gather looks at every directory in the scope that a rule may be about.
+func (r *Reclaimer) gather(ctx context.Context, limits scope) (*gathering, error) {
+	var all []placed
+	var faults []string
+	if limits.place != nil {
+		all = []placed{*limits.place}
+	} else {
+		all, faults = r.places(ctx)
+	}
+	g := &gathering{r: r, scope: limits, at: map[string]int{}, unread: faults}
+	return g, g.among(ctx, all)
+}
+
+// among looks around the places that are in the scope.
+func (g *gathering) among(ctx context.Context, all []placed) error {
+	for i := range all {
+		g.place = &all[i]
+		if !g.scope.wants(g.place) {
+			continue
+		}
+		if err := g.lookAround(ctx); err != nil {
+			return err
+		}
+	}
+	slices.SortFunc(g.found, func(a, b candidate) int { return strings.Compare(a.Path, b.Path) })
+	return nil
+}
+
+// lookAround goes over one place.
+func (g *gathering) lookAround(ctx context.Context) error {
+	if g.place.Runtime != "" && level(g.scope.tier) >= level(box.TierRuntime) {
+		if err := g.consider(ctx, &runtimeRule, g.place.Runtime); err != nil {
+			return err
+		}
+	}
+	if g.place.Home != "" {
+		if err := g.home(ctx); err != nil {
+			return err
+		}
+	}
+	for _, workspace := range g.place.Workspaces {
+		if err := g.workspace(ctx, workspace); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func (g *gathering) home(ctx context.Context) error {
+	c := g.r.opts.Catalogue
+	for i := range c.rules {
+		rule := &c.rules[i]
+		if rule.in != inHome || level(rule.tier) > level(g.scope.tier) {
+			continue
+		}
 		dir, last := path.Split(rule.path)
 		if last != "*" {
-			if err := r.consider(ctx, rule, rule.path, out, union); err != nil {
-				return nil, err
+			if err := g.consider(ctx, rule, path.Join(g.place.Home, rule.path)); err != nil {
+				return err
 			}
 			continue
 		}
 		dir = strings.TrimSuffix(dir, "/")
-		fd, names, err := r.tree.list(r.tree.fd, dir)
+		fd, names, err := g.r.tree.list(g.r.tree.fd, path.Join(g.place.Home, dir))
 		if err != nil {
 			// A link or mount in the way was reported by the rules before.
 			continue
 		}
 		for _, entry := range names {
-			if claimed(dir, entry.name) {
+			if c.claimed(dir, entry.name) {
 				continue
 			}
-			if kind := r.tree.kindOf(fd, entry); kind != unix.DT_DIR && kind != unix.DT_LNK {
+			if kind := g.r.tree.kindOf(fd, entry); kind != unix.DT_DIR && kind != unix.DT_LNK {
 				continue
 			}
-			if err := r.consider(ctx, rule, path.Join(dir, entry.name), out, union); err != nil {
+			if err := g.consider(ctx, rule, path.Join(g.place.Home, dir, entry.name)); err != nil {
 				unix.Close(fd)
-				return nil, err
+				return err
 			}
 		}
 		unix.Close(fd)
 	}
-	slices.SortFunc(out.Items, func(a, b item) int { return strings.Compare(a.Path, b.Path) })
-	out.PlannedBytes = union.freed()
-	return out, nil
+	return nil
 }
 
-// consider adds the directory at place to the plan, taken or with the reason
-// why not. What is not there is not mentioned.
-func (r *Reclaimer) consider(ctx context.Context, rule *rule, place string, out *record, union *tally) error {
-	entry := item{ReclaimItem: box.ReclaimItem{Path: place, Rule: rule.id, Tier: box.TierCaches}}
-	fd, names, err := r.tree.list(r.tree.fd, place)
+// consider adds the directory at place, taken or with the reason why not. What
+// is not there is not mentioned.
+func (g *gathering) consider(ctx context.Context, rule *rule, place string) error {
+	entry := item{ReclaimItem: box.ReclaimItem{
+		Path: place, Rule: rule.id, Tier: rule.tier, ConversationID: g.place.Conversation, Native: rule.native,
+	}}
+	if i, twice := g.at[place]; twice {
+		// Of two layouts that know it, the one that forbids it counts.
+		g.found[i].Skipped = cmp.Or(g.found[i].Skipped, g.place.Busy)
+		return nil
+	}
+	t := g.r.tree
+	fd, names, err := t.list(t.fd, place)
 	switch {
-	case errors.Is(err, unix.ENOENT), errors.Is(err, unix.ENOTDIR) && !r.isLink(place):
+	case errors.Is(err, unix.ENOENT), errors.Is(err, unix.ENOTDIR) && !g.r.isLink(place):
 		return nil
 	case err != nil:
-		entry.Skipped = refusal(err)
 		if errors.Is(err, unix.ENOTDIR) {
-			entry.Skipped = refusal(unix.ELOOP)
+			err = unix.ELOOP
 		}
-		out.Items = append(out.Items, entry)
+		entry.Skipped = cmp.Or(g.place.Busy, refusal(err))
 		if errors.Is(err, unix.EACCES) || errors.Is(err, unix.EPERM) {
-			out.unread = append(out.unread, place+": "+err.Error())
+			g.unread = append(g.unread, place+": "+err.Error())
 		}
+		g.add(entry, nil)
 		return nil
 	}
 	defer unix.Close(fd)
-	if entry.Evidence, entry.Skipped = r.recognise(rule, fd, names); entry.Skipped != "" {
-		out.Items = append(out.Items, entry)
+	if entry.Evidence, entry.Skipped = g.r.evidence(rule, g.place, place, fd, names); entry.Skipped != "" {
+		g.add(entry, nil)
 		return nil
 	}
 	var st unix.Stat_t
@@ -80,64 +170,106 @@ func (r *Reclaimer) consider(ctx context.Context, rule *rule, place string, out 
 	}
 	entry.remember(&st)
 	sum := newTally()
-	if err := r.tree.measure(ctx, fd, names, rule.deep, 0, sum); err != nil {
+	if g.unmeasured {
+		sum.stay = unfit(fd)
+	} else if err := t.measure(ctx, fd, names, rule.look.below(), sum); err != nil {
 		return err
 	}
-	entry.Bytes, entry.Skipped = sum.freed(), sum.stay
-	if sum.unread > 0 {
-		out.unread = append(out.unread, place+": some directories below could not be read")
+	entry.Bytes, entry.LowerBound, entry.Skipped = sum.freed(), sum.lowerBound(), sum.stay
+	for _, line := range sum.faults.lines() {
+		g.unread = append(g.unread, place+": "+line)
 	}
-	if entry.Skipped == "" {
-		union.add(sum)
+	switch {
+	case entry.Skipped != "":
+	case g.place.Busy != "":
+		entry.Skipped = g.place.Busy
+	default:
+		entry.Skipped = g.r.deepFault(ctx, rule, g.place, fd, names)
 	}
-	out.Items = append(out.Items, entry)
+	g.add(entry, sum)
 	return nil
 }
 
-// recognise returns the evidence that the open directory is what the rule says,
-// or the reason to leave it.
-func (r *Reclaimer) recognise(rule *rule, fd int, names []dirEntry) (evidence, why string) {
-	plain := make([]string, 0, len(names))
-	for _, entry := range names {
-		plain = append(plain, entry.name)
-	}
-	evidence, why = rule.judge(plain, r.tree.tagged(fd))
+// deepFault looks for reasons to leave a recognised directory that are slow to
+// find.
+func (r *Reclaimer) deepFault(ctx context.Context, rule *rule, place *placed, fd int, names []dirEntry) string {
 	switch {
-	case why != "":
-		return "", why
-	case rule.keep != "":
-		return "", rule.keep
-	case rule.id == "uv" && r.uvLinks():
-		return "", "uv is set to link packages from its cache into environments"
+	case rule.tier == box.TierRuntime:
+		return r.unsaved(ctx, place)
+	case rule.id == mavenRule:
+		return r.tree.builtHere(ctx, fd, names, 0)
 	}
-	return evidence, ""
+	return ""
 }
 
-// uvLinks reports whether environments point into uv's cache by links, which
-// deleting it would break.
-func (r *Reclaimer) uvLinks() bool {
-	if strings.EqualFold(r.opts.Env("UV_LINK_MODE"), "symlink") {
-		return true
+// unsaved says which work would be lost with the runtime of a place. One that is
+// conversation-archived already was asked for before.
+func (r *Reclaimer) unsaved(ctx context.Context, place *placed) string {
+	if place.Archived || len(place.Workspaces) == 0 {
+		return ""
 	}
-	for _, place := range []string{"home/.config/uv/uv.toml", "home/.config/uv.toml"} {
-		fd, err := r.tree.open(r.tree.fd, place, unix.O_RDONLY|unix.O_NONBLOCK)
-		if err != nil {
+	if r.opts.Unsaved == nil {
+		return "nobody can tell whether its workspace holds unsaved work"
+	}
+	for _, workspace := range place.Workspaces {
+		why, err := r.opts.Unsaved(ctx, r.abs(workspace))
+		switch {
+		case err != nil:
+			return "cannot tell whether its workspace holds unsaved work: " + err.Error()
+		case why != "":
+			return "holds unsaved work: " + why
+		}
+	}
+	return ""
+}
+
+func (g *gathering) add(entry item, sum *tally) {
+	g.at[entry.Path] = len(g.found)
+	g.found = append(g.found, candidate{entry, sum})
+}
+
+// taken returns what a pass of the tier takes of what is wanted: of two, one
+// inside the other, the outer.
+func (g *gathering) taken(tier box.Tier, wanted func(*candidate) bool) []*candidate {
+	var out []*candidate
+	outer := map[string]bool{}
+	for i := range g.found { // sorted, so that what is inside comes later
+		one := &g.found[i]
+		if one.Skipped != "" || level(one.Tier) > level(tier) || !wanted(one) || insideOf(outer, one.Path) {
 			continue
 		}
-		head := make([]byte, 64<<10)
-		n, err := unix.Read(fd, head)
-		unix.Close(fd)
-		if err != nil {
-			return true // it is there and cannot be read: leave the cache
-		}
-		for line := range strings.Lines(string(head[:max(n, 0)])) {
-			if strings.Contains(line, "link-mode") && strings.Contains(line, "symlink") {
-				return true
-			}
+		outer[one.Path] = true
+		out = append(out, one)
+	}
+	return out
+}
+
+// listed returns what a plan shows: all but what goes with something else.
+func (g *gathering) listed(tier box.Tier) []*candidate {
+	outer := map[string]bool{}
+	for _, one := range g.taken(tier, everything) {
+		outer[one.Path] = true
+	}
+	var out []*candidate
+	for i := range g.found {
+		one := &g.found[i]
+		if level(one.Tier) <= level(tier) && !insideOf(outer, one.Path) {
+			out = append(out, one)
 		}
 	}
-	return false
+	return out
 }
+
+// union is what taking these frees, each file counted once.
+func union(taken []*candidate) *tally {
+	sum := newTally()
+	for _, one := range taken {
+		sum.add(one.sum)
+	}
+	return sum
+}
+
+func everything(*candidate) bool { return true }
 
 // isLink reports whether place is a link itself, which is worth a line in the
 // plan; a plain file is not.
@@ -149,7 +281,8 @@ func (r *Reclaimer) isLink(place string) bool {
 	}
 	defer unix.Close(at)
 	var st unix.Stat_t
-	return unix.Fstatat(at, name, &st, unix.AT_SYMLINK_NOFOLLOW|unix.AT_NO_AUTOMOUNT) == nil && st.Mode&unix.S_IFMT == unix.S_IFLNK
+	_, err = r.tree.statAt(at, name, &st)
+	return err == nil && st.Mode&unix.S_IFMT == unix.S_IFLNK
 }
 
 // refusal says in words why a path was not opened.
@@ -160,18 +293,7 @@ func refusal(err error) string {
 	case errors.Is(err, unix.EXDEV):
 		return "is a mount, or lies behind one"
 	case errors.Is(err, unix.EACCES), errors.Is(err, unix.EPERM):
-		return "cannot be read by this user"
+		return "cannot be read by this user: " + reason(err)
 	}
-	return "cannot be opened: " + err.Error()
-}
-
-// ruleOf returns the rule with this id, nil for one that a newer or older
-// program wrote into the journal.
-func ruleOf(id string) *rule {
-	for i := range catalogue {
-		if catalogue[i].id == id {
-			return &catalogue[i]
-		}
-	}
-	return nil
+	return "cannot be opened: " + reason(err)
 }

@@ -7,6 +7,7 @@ import (
 	"log/slog"
 	"os"
 	"path/filepath"
+	"slices"
 	"sync"
 	"time"
 
@@ -27,7 +28,22 @@ type Options struct {
 	Wait time.Duration
 	// Env reads the environment that tools in the box run with; nil means empty.
 	Env func(string) string
-	Log *slog.Logger // nil means none
+	// Layouts know the conversations. Without one there is the box's own home,
+	// which is looked at in any case.
+	Layouts []Layout
+	// Repos asks git; nil means that nothing in a workspace is taken.
+	Repos Repos
+	// Unsaved says in words which work in a workspace, an absolute path, is
+	// nowhere else; empty when none is. It is asked before tier runtime takes it;
+	// nil means that nobody can tell, so that nothing of that tier is taken.
+	Unsaved func(ctx context.Context, workspace string) (string, error)
+	// Catalogue says what is recognised; nil means the built-in table.
+	Catalogue *Catalogue
+	Budget    Budget
+	Log       *slog.Logger // nil means none
+
+	// fault is called at each step of a pass, for tests that end the process there.
+	fault func(step string)
 }
 
 // Reclaimer frees space below one root. It is safe for concurrent use; passes
@@ -39,9 +55,11 @@ type Reclaimer struct {
 
 	pass sync.Mutex // held while a pass moves things
 
-	mu    sync.Mutex
-	plans map[string]*record
-	busy  map[string]chan struct{} // trash entries that are being deleted now
+	mu     sync.Mutex
+	plans  map[string]*record
+	busy   map[string]chan struct{} // trash entries that are being deleted now
+	owned  map[string]bool          // trash entries that a pass looks through, deletes and counts
+	warned bool                     // that the box is over its budget and nothing is left to shed
 	// sweeping says that a goroutine looks after the trash; again wakes it early.
 	sweeping bool
 	again    chan struct{}
@@ -66,6 +84,12 @@ func Open(root string, opts Options) (*Reclaimer, error) {
 	if opts.Log == nil {
 		opts.Log = slog.New(slog.NewTextHandler(io.Discard, nil))
 	}
+	if opts.Catalogue == nil {
+		opts.Catalogue = &Catalogue{rules: builtIn}
+	}
+	if err := opts.Budget.Check(); err != nil {
+		return nil, err
+	}
 	root, err := filepath.Abs(root)
 	if err != nil {
 		return nil, fmt.Errorf("find %s: %w", root, err)
@@ -85,10 +109,15 @@ func Open(root string, opts Options) (*Reclaimer, error) {
 	if err != nil {
 		return nil, err
 	}
+	// Our own directories are written to by path: they must be what they seem.
+	if err := tree.genuine(); err != nil {
+		tree.close()
+		return nil, err
+	}
 	stopped, stop := context.WithCancel(context.Background()) //nolint:forbidigo // deletions outlive the request that began them; Close ends them
 	r := &Reclaimer{
 		root: root, opts: opts, tree: tree,
-		plans: map[string]*record{}, busy: map[string]chan struct{}{}, again: make(chan struct{}, 1),
+		plans: map[string]*record{}, busy: map[string]chan struct{}{}, owned: map[string]bool{}, again: make(chan struct{}, 1),
 		stop: stop, stopped: stopped,
 	}
 	r.keepReserve()
@@ -114,10 +143,14 @@ func (r *Reclaimer) Do(ctx context.Context, request box.ReclaimRequest) (box.Rec
 	if err := r.tree.usable(); err != nil {
 		return box.ReclaimReport{}, err
 	}
+	limits, err := r.scopeOf(ctx, request)
+	if err != nil {
+		return box.ReclaimReport{}, err
+	}
 	if request.PlanID != "" {
 		return r.apply(ctx, request.PlanID)
 	}
-	plan, err := r.plan(ctx)
+	plan, err := r.plan(ctx, limits)
 	if err != nil {
 		return box.ReclaimReport{}, err
 	}
@@ -130,19 +163,14 @@ func (r *Reclaimer) Do(ctx context.Context, request box.ReclaimRequest) (box.Rec
 
 func validate(request box.ReclaimRequest) error {
 	for i, tier := range request.Tiers {
-		field := fmt.Sprintf("tiers[%d]", i)
-		switch tier {
-		case box.TierCaches:
-		case box.TierDependencies, box.TierRuntime:
-			return &box.Error{
-				Class: box.ClassUnsupported, Field: field,
-				Message: fmt.Sprintf("%q is not offered by this version; use \"caches\"", tier),
-			}
-		default:
-			return box.Invalidf(field, "%q is not a tier; use \"caches\"", tier)
+		if level(tier) == 0 {
+			return box.Invalidf(fmt.Sprintf("tiers[%d]", i), `%q is not a tier; use "caches", "dependencies" or "runtime"`, tier)
 		}
 	}
+	ends := slices.Contains(request.Tiers, box.TierRuntime)
 	switch {
+	case ends && len(request.ConversationIDs) == 0 && !request.DryRun && request.PlanID == "":
+		return box.Invalidf("conversation_ids", "tier runtime ends conversations: name them, or apply the plan of a dry run")
 	case request.PlanID != "" && request.DryRun:
 		return box.Invalidf("dry_run", "a plan id means apply; leave dry_run out, or leave plan_id out for a new plan")
 	case request.PlanID != "" && !planForm.MatchString(request.PlanID):
@@ -151,38 +179,15 @@ func validate(request box.ReclaimRequest) error {
 	return nil
 }
 
-// Space is what a look at the root found.
-type Space struct {
-	Disk box.Disk
-	// ReclaimableBytes is what a pass would free now, TrashBytes what is moved
-	// aside and not yet deleted.
-	ReclaimableBytes, TrashBytes int64
-	Errors                       []string
-}
-
-// Look measures without changing anything. It fails only when the disk itself
-// cannot be read; the rest is listed in Errors.
-func (r *Reclaimer) Look(ctx context.Context) (Space, error) {
-	disk, err := diskOf(r.root)
-	if err != nil {
-		return Space{}, fmt.Errorf("read the size of the disk: %w", err)
-	}
-	space := Space{Disk: disk}
-	if err := r.tree.usable(); err != nil {
-		space.Errors = append(space.Errors, err.Error())
-		return space, nil
-	}
-	plan, err := r.plan(ctx)
-	if err != nil {
-		return Space{}, err
-	}
-	space.ReclaimableBytes = plan.PlannedBytes
-	space.Errors = append(space.Errors, plan.unread...)
-	if space.TrashBytes, err = r.trashBytes(ctx); err != nil {
-		return Space{}, err
-	}
-	return space, nil
-}
-
 // Supported reports whether this system can delete safely.
 func (r *Reclaimer) Supported() bool { return r.tree.usable() == nil }
+
+// abs is the absolute path of what lies at a path relative to the root, as the
+// kernel tells it of processes.
+func (r *Reclaimer) abs(place string) string { return filepath.Join(r.tree.realPath(), place) }
+
+func (r *Reclaimer) step(name string) {
+	if r.opts.fault != nil {
+		r.opts.fault(name)
+	}
+}

@@ -3,6 +3,10 @@ package reclaim
 import (
 	"errors"
 	"fmt"
+	"path"
+	"regexp"
+	"strconv"
+	"strings"
 	"time"
 
 	"golang.org/x/sys/unix"
@@ -69,16 +73,28 @@ func (r *Reclaimer) resume(told map[string]string) (left bool) {
 		tell(trashName, err.Error())
 		return left
 	}
+	if len(names) == 0 {
+		return false
+	}
+	held := heldOpen()
 	for _, entry := range names {
 		if r.stopped.Err() != nil {
 			return true
+		}
+		if r.owns(entry.name) {
+			left = true // its pass has yet to look through it
+			continue
 		}
 		if user := users[entry.name]; user != "" {
 			tell(entry.name, "in use by "+user)
 			continue
 		}
+		if why := r.returnStranger(entry.name); why != "" {
+			tell(entry.name, why)
+			continue
+		}
 		var out removal
-		r.discard(entry.name, &out)
+		r.discard(entry.name, held, &out)
 		if out.left > 0 {
 			tell(entry.name, fmt.Sprintf("removed in part, %d left: %v", out.left, out.faults))
 		}
@@ -94,17 +110,57 @@ func (r *Reclaimer) leftOver() (names []dirEntry, users map[string]string, err e
 	}
 	r.pass.Lock()
 	defer r.pass.Unlock()
-	fd, names, err := r.tree.list(r.tree.fd, trashName)
-	switch {
-	case errors.Is(err, unix.ENOENT):
+	fd, err := r.tree.openTrash()
+	if errors.Is(err, unix.ENOENT) {
 		return nil, nil, nil
-	case err != nil:
+	}
+	if err == nil {
+		names, err = readDir(fd)
+		unix.Close(fd)
+	}
+	if err != nil {
 		return nil, nil, fmt.Errorf("read the trash: %w", err)
 	}
-	unix.Close(fd)
 	if len(names) == 0 {
 		return nil, nil, nil
 	}
-	users, err = r.users()
+	users, err = r.users(nil)
 	return names, users, err
+}
+
+var entryForm = regexp.MustCompile(`^([0-9a-f]{32})-([0-9]+)$`)
+
+// returnStranger puts back what a pass moved by name and what is not what it
+// had chosen, or what must stay; it would have done so itself, had the process
+// not been killed in between. It returns what became of it, empty when the entry is ours to delete.
+func (r *Reclaimer) returnStranger(name string) string {
+	parts := entryForm.FindStringSubmatch(name)
+	if parts == nil {
+		return ""
+	}
+	plan, err := r.recall(parts[1])
+	at, _ := strconv.Atoi(parts[2])
+	if err != nil || at >= len(plan.Items) {
+		return ""
+	}
+	r.pass.Lock()
+	defer r.pass.Unlock()
+	r.mu.Lock()
+	entry := plan.Items[at]
+	r.mu.Unlock()
+	trash, err := r.tree.openTrash()
+	if err != nil {
+		return reason(err)
+	}
+	defer unix.Close(trash)
+	if r.holds(trash, name, &entry) {
+		return r.prove(name, &entry)
+	}
+	dir, base := path.Split(entry.Path)
+	parent, err := r.tree.openDir(r.tree.fd, strings.TrimSuffix(dir, "/"))
+	if err != nil {
+		return "is not what was chosen, and cannot be put back: " + reason(err)
+	}
+	defer unix.Close(parent)
+	return r.putBack(trash, name, parent, base)
 }

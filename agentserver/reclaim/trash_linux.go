@@ -3,37 +3,34 @@ package reclaim
 import (
 	"context"
 	"errors"
-	"fmt"
 	"strconv"
+	"sync"
 	"sync/atomic"
 	"time"
 
 	"golang.org/x/sys/unix"
 )
 
-// maxFaults bounds how many errors of one item are told in words.
-const maxFaults = 5
-
-// deeper than this a directory is moved up before it is deleted, so that no
-// tree, however deep, can use up the descriptors.
+// Deeper than this a directory is moved up before it is deleted, so that no
+// tree, however deep, can use up the descriptors. One that can't be moved is
+// entered all the same, down to twice this.
 const moveUpDepth = 128
+
+// maxPasses bounds how often a directory is read again in which names appear
+// while it is emptied; the next sweep goes on.
+const maxPasses = 64
 
 // removal is what became of one trash entry.
 type removal struct {
 	bytes  int64 // of what was unlinked as its last link
+	held   int64 // of these, what a process has open under a name that was deleted before
 	left   int
 	faults []string
 }
 
-func (d *removal) fault(name string, err error) {
-	d.left++
-	if len(d.faults) < maxFaults {
-		d.faults = append(d.faults, fmt.Sprintf("%q: %v", name, err))
-	}
-}
-
 // discard deletes one trash entry, or waits for whoever deletes it already.
-func (r *Reclaimer) discard(name string, out *removal) {
+// held are files that are open without a name.
+func (r *Reclaimer) discard(name string, held map[inode]bool, out *removal) {
 	r.mu.Lock()
 	if other := r.busy[name]; other != nil {
 		r.mu.Unlock()
@@ -52,127 +49,301 @@ func (r *Reclaimer) discard(name string, out *removal) {
 		r.mu.Unlock()
 		close(finished)
 	}()
-	trash, err := r.tree.openDir(r.tree.fd, trashName)
+	d := deleter{tree: r.tree, ctx: r.stopped, held: held, offers: make(chan task)}
+	trash, err := r.tree.openTrash()
 	if err != nil {
-		out.fault(trashName, err)
-		return
+		d.faults.add("open", trashName, err)
+	} else {
+		d.top.fd = trash
+		d.run(name)
+		unix.Close(trash)
 	}
-	defer unix.Close(trash)
-	d := deleter{tree: r.tree, ctx: r.stopped, trash: trash, out: out}
-	d.remove(trash, dirEntry{name: name, kind: unix.DT_UNKNOWN}, 0)
-	for len(d.movedUp) > 0 && r.stopped.Err() == nil {
+	out.bytes, out.held, out.left = d.bytes, d.heldBytes, d.faults.total
+	out.faults = d.faults.lines()
+}
+
+// own says that a pass looks through these entries, deletes them and counts what
+// they free, so that the sweep, which counts for nobody, leaves them to it.
+func (r *Reclaimer) own(taken []trashed, on bool) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	for _, t := range taken {
+		if on {
+			r.owned[t.name] = true
+		} else {
+			delete(r.owned, t.name)
+		}
+	}
+}
+
+func (r *Reclaimer) owns(name string) bool {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return r.owned[name]
+}
+
+// deleter removes one tree with two workers, each in a directory of its own:
+// within one directory the kernel lets only one work anyway. It counts while it
+// deletes, since a file's links are known only then.
+type deleter struct {
+	tree   *tree
+	ctx    context.Context //nolint:containedctx // one deletion's life
+	held   map[inode]bool
+	top    dir       // the trash
+	offers chan task // nobody reads it unless free
+
+	mu               sync.Mutex
+	bytes, heldBytes int64
+	faults           faults
+	movedUp          []movedUp
+}
+
+// dir is an open directory that is being emptied.
+type dir struct {
+	fd    int
+	up    *dir
+	name  string
+	depth int
+}
+
+// movedUp is a directory that now lies in the trash itself.
+type movedUp struct{ name, place string }
+
+// task is a directory that one worker gives to the other.
+type task struct {
+	in   *dir
+	name string
+	done chan<- bool // has room for the answer
+}
+
+func (t task) run(d *deleter) { t.done <- d.removeDir(t.in, t.name) }
+
+func (d *deleter) run(name string) {
+	finished := make(chan struct{})
+	var helper sync.WaitGroup
+	helper.Go(func() {
+		for {
+			select {
+			case job := <-d.offers:
+				job.run(d)
+			case <-finished:
+				return
+			}
+		}
+	})
+	d.remove(&d.top, dirEntry{name: name, kind: unix.DT_UNKNOWN})
+	for {
+		d.mu.Lock()
+		if len(d.movedUp) == 0 || d.ctx.Err() != nil {
+			d.mu.Unlock()
+			break
+		}
 		next := d.movedUp[0]
 		d.movedUp = d.movedUp[1:]
-		d.remove(trash, dirEntry{name: next, kind: unix.DT_DIR}, 0)
+		d.mu.Unlock()
+		at := dir{fd: d.top.fd, name: next.place, up: &dir{up: &d.top}}
+		d.removeDir(&at, next.name)
 	}
+	close(finished)
+	helper.Wait()
 }
 
-// trashBytes is what deleting the trash will free.
-func (r *Reclaimer) trashBytes(ctx context.Context) (int64, error) {
-	trash, names, err := r.tree.list(r.tree.fd, trashName)
-	if err != nil {
-		return 0, nil // no trash, nothing in it
+// place names an entry of the directory, from the item on.
+func (at *dir) place(name string) string {
+	for ; at.up != nil && at.up.up != nil; at = at.up {
+		name = at.name + "/" + name
 	}
-	defer unix.Close(trash)
-	sum := newTally()
-	for _, entry := range names {
-		fd, below, err := r.tree.list(trash, entry.name)
-		if err != nil {
-			continue
-		}
-		err = r.tree.measure(ctx, fd, below, false, 0, sum)
-		unix.Close(fd)
-		if err != nil {
-			return 0, err
-		}
-		sum.stay = ""
-	}
-	return sum.freed(), nil
+	return name
 }
 
-// deleter removes one tree. It counts while it deletes, since a file's links
-// are known only then.
-type deleter struct {
-	tree    *tree
-	ctx     context.Context //nolint:containedctx // one deletion's life
-	trash   int
-	out     *removal
-	movedUp []string
+func (d *deleter) fault(op string, at *dir, name string, err error) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	d.faults.add(op, at.place(name), err)
 }
 
-func (d *deleter) remove(parent int, entry dirEntry, depth int) {
+// remove reports whether the name is gone.
+func (d *deleter) remove(at *dir, entry dirEntry) bool {
+	if d.tree.kindOf(at.fd, entry) == unix.DT_DIR {
+		return d.removeDir(at, entry.name)
+	}
+	return d.unlink(at, entry.name, 0)
+}
+
+func (d *deleter) removeDir(at *dir, name string) bool {
 	if d.ctx.Err() != nil {
-		return
+		return false
 	}
-	if entry.kind == unix.DT_UNKNOWN {
-		entry.kind = d.tree.kindOf(parent, entry)
-	}
-	if entry.kind != unix.DT_DIR {
-		d.unlink(parent, entry.name, 0)
-		return
-	}
-	if depth > moveUpDepth {
-		name := "deep-" + strconv.FormatInt(time.Now().UnixNano(), 36) + "-" + strconv.FormatUint(serial.Add(1), 36)
-		// A mount moves along with its directory; opened without crossing, it is
-		// found at the top again.
-		if err := rename(parent, entry.name, d.trash, name); err == nil {
-			d.movedUp = append(d.movedUp, name)
-			return
+	if at.depth >= moveUpDepth {
+		err := d.moveUp(at, name)
+		if err == nil {
+			return true
+		}
+		if at.depth >= 2*moveUpDepth {
+			d.fault("rename", at, name, err)
+			return false
 		}
 	}
-	fd, names, err := d.tree.list(parent, entry.name)
-	if errors.Is(err, unix.EACCES) {
-		if d.unlock(parent, entry.name) == nil {
-			fd, names, err = d.tree.list(parent, entry.name)
-		}
+	fd, err := d.tree.openDir(at.fd, name)
+	if errors.Is(err, unix.EACCES) && d.unlock(at.fd, name) == nil {
+		fd, err = d.tree.openDir(at.fd, name)
 	}
 	switch {
 	case errors.Is(err, unix.ENOENT):
-		return
+		return true
 	case errors.Is(err, unix.ENOTDIR), errors.Is(err, unix.ELOOP):
-		d.unlink(parent, entry.name, 0) // swapped meanwhile: the new one goes, not what it leads to
-		return
+		return d.unlink(at, name, 0) // swapped meanwhile: the new one goes, not what it leads to
 	case errors.Is(err, unix.EXDEV):
-		d.out.fault(entry.name, errors.New("a mount, left alone"))
-		return
+		d.fault("open", at, name, errMount)
+		return false
 	case err != nil:
-		d.out.fault(entry.name, err)
-		return
+		d.fault("open", at, name, err)
+		return false
 	}
-	defer unix.Close(fd)
-	for _, below := range names {
-		d.remove(fd, below, depth+1)
+	here := &dir{fd: fd, up: at, name: name, depth: at.depth + 1}
+	gone := d.empty(here)
+	unix.Close(fd)
+	return gone && d.unlink(at, name, unix.AT_REMOVEDIR)
+}
+
+// empty removes what is in a directory, and reports whether it is empty. Some
+// filesystems leave names out of a listing while others are removed, so one in
+// which something is left is read again, and the names that can't be removed
+// are not tried again.
+func (d *deleter) empty(here *dir) bool {
+	stuck := map[string]bool{}
+	all := readNames(here.fd)
+	for range maxPasses {
+		removed, met := d.pass(here, all, stuck)
+		if d.ctx.Err() != nil {
+			return false
+		}
+		if met == 0 || removed == 0 {
+			return met == 0
+		}
+		if err := all.again(); err != nil {
+			d.fault("read", here, "", err)
+			return false
+		}
 	}
-	if d.ctx.Err() == nil {
-		d.unlink(parent, entry.name, unix.AT_REMOVEDIR)
+	d.fault("rmdir", here, "", unix.ENOTEMPTY)
+	return false
+}
+
+// pass goes over a directory once.
+func (d *deleter) pass(here *dir, all *nameReader, stuck map[string]bool) (removed, met int) {
+	note := func(name string, gone bool) {
+		if gone {
+			removed++
+		} else {
+			stuck[name] = true
+		}
 	}
+	var given string // what the other worker has, empty when nothing
+	done := make(chan bool, 1)
+	for d.ctx.Err() == nil {
+		entry, ok, err := all.next()
+		if err != nil {
+			d.fault("read", here, "", err)
+		}
+		if err != nil || !ok {
+			break
+		}
+		met++
+		if stuck[entry.name] {
+			continue
+		}
+		if given != "" {
+			select {
+			case gone := <-done:
+				note(given, gone)
+				given = ""
+			default:
+			}
+		}
+		if given == "" && d.tree.kindOf(here.fd, entry) == unix.DT_DIR {
+			select {
+			case d.offers <- task{here, entry.name, done}:
+				given = entry.name
+				continue
+			default:
+			}
+		}
+		note(entry.name, d.remove(here, entry))
+	}
+	for given != "" { // meanwhile the other one may have something to give
+		select {
+		case gone := <-done:
+			note(given, gone)
+			given = ""
+		case job := <-d.offers:
+			job.run(d)
+		}
+	}
+	return removed, met
+}
+
+// moveUp renames a directory into the trash itself. A mount moves along with
+// its directory; opened without crossing, it is found at the top again.
+func (d *deleter) moveUp(at *dir, name string) error {
+	up := "deep-" + strconv.FormatInt(time.Now().UnixNano(), 36) + "-" + strconv.FormatUint(serial.Add(1), 36)
+	err := rename(at.fd, name, d.top.fd, up)
+	if errors.Is(err, unix.EACCES) && d.unlock(at.fd, name) == nil {
+		err = rename(at.fd, name, d.top.fd, up) // its own ".." changes too
+	}
+	if err == nil {
+		d.mu.Lock()
+		d.movedUp = append(d.movedUp, movedUp{up, at.place(name)})
+		d.mu.Unlock()
+	}
+	return err
 }
 
 // serial makes names of moved directories unique within the process.
 var serial atomic.Uint64 //nolint:gochecknoglobals // a counter
 
 // unlink removes one name, or an empty directory, and counts what that freed.
-func (d *deleter) unlink(parent int, name string, flags int) {
+// It reports whether the name is gone.
+func (d *deleter) unlink(at *dir, name string, flags int) bool {
+	op := "unlink"
+	if flags == unix.AT_REMOVEDIR {
+		op = "rmdir"
+	}
 	var st unix.Stat_t
-	known := unix.Fstatat(parent, name, &st, unix.AT_SYMLINK_NOFOLLOW|unix.AT_NO_AUTOMOUNT) == nil
-	err := unix.Unlinkat(parent, name, flags)
-	if errors.Is(err, unix.EACCES) || errors.Is(err, unix.EPERM) {
-		var dir unix.Stat_t
-		if unix.Fstat(parent, &dir) == nil && dir.Mode&0o300 != 0o300 && unix.Fchmod(parent, dir.Mode&0o7777|0o700) == nil {
-			err = unix.Unlinkat(parent, name, flags)
-		}
-	}
+	attributes, err := d.tree.statAt(at.fd, name, &st)
 	switch {
-	case err == nil:
-		if known && (flags == unix.AT_REMOVEDIR || st.Nlink <= 1) {
-			d.out.bytes += st.Blocks * 512
-		}
 	case errors.Is(err, unix.ENOENT):
-	case errors.Is(err, unix.ENOTEMPTY) && d.out.left > 0:
-		// What is inside has been told already.
-	default:
-		d.out.fault(name, err)
+		return true
+	case errors.Is(err, unix.EXDEV):
+		d.fault(op, at, name, errMount)
+		return false
 	}
+	counted := err == nil
+	if counted && st.Nlink <= 1 {
+		d.tree.unshare(at.fd, name, &st)
+	}
+	if err = unix.Unlinkat(at.fd, name, flags); errors.Is(err, unix.EACCES) || errors.Is(err, unix.EPERM) {
+		var above unix.Stat_t
+		if unix.Fstat(at.fd, &above) == nil && above.Mode&0o300 != 0o300 && unix.Fchmod(at.fd, above.Mode&0o7777|0o700) == nil {
+			err = unix.Unlinkat(at.fd, name, flags)
+		}
+	}
+	if errors.Is(err, unix.EPERM) && attributes&(unix.STATX_ATTR_IMMUTABLE|unix.STATX_ATTR_APPEND) != 0 {
+		err = errImmutable
+	}
+	if err != nil && !errors.Is(err, unix.ENOENT) {
+		d.fault(op, at, name, err)
+		return false
+	}
+	if err == nil && counted && (flags == unix.AT_REMOVEDIR || st.Nlink <= 1) {
+		d.mu.Lock()
+		defer d.mu.Unlock()
+		d.bytes += st.Blocks * 512
+		if d.held[inodeOf(&st)] {
+			d.heldBytes += st.Blocks * 512
+		}
+	}
+	return true
 }
 
 // unlock lets the owner into a directory without read permission. It goes by

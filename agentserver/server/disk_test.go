@@ -300,7 +300,8 @@ func TestStorageAndReclaimOverHTTP(t *testing.T) {
 	require.Equal(t, box.ClassInvalid, box.ClassOf(err))
 	require.ErrorContains(t, err, "tiers")
 	_, err = client.Reclaim(t.Context(), box.ReclaimRequest{Tiers: []box.Tier{box.TierRuntime}})
-	require.Equal(t, box.ClassUnsupported, box.ClassOf(err))
+	require.Equal(t, box.ClassInvalid, box.ClassOf(err))
+	require.ErrorContains(t, err, "conversation_ids")
 }
 
 func TestBadBodiesNameTheField(t *testing.T) {

@@ -38,6 +38,9 @@ type settings struct {
 	insecure               bool
 	argv                   []string // the agent-server, empty for none
 	key                    box.Secret
+	catalogue              *reclaim.Catalogue
+	budget                 reclaim.Budget
+	ownPasses              bool
 }
 
 // Run is the boxd program: it serves the box until ctx ends or a SIGTERM or
@@ -73,6 +76,11 @@ func parse(args []string, env func(string) string, help io.Writer) (settings, er
 	flags.StringVar(&set.listen, "listen", "127.0.0.1:0", "the `address` to listen on; port 0 takes a free one")
 	flags.StringVar(&set.basePath, "base-path", "", "a path `prefix` under which everything is served, such as /box-1")
 	flags.BoolVar(&set.insecure, "insecure", false, "let everybody in who reaches a loopback address, without a key")
+	catalogue := flags.String("catalogue", "", "a `file` in JSON that adds to the table of what may be freed, or switches rows off")
+	flags.Float64Var(&set.budget.High, "disk-high", 0, "the `part` of the filesystem, of its bytes or inodes, above which what can be made again is shed, such as 0.85; 0 for no limit")
+	flags.Float64Var(&set.budget.Low, "disk-low", 0, "the `part` it is shed down to, such as 0.7; 0 for the same as --disk-high")
+	flags.Int64Var(&set.budget.Bytes, "tree-bytes", 0, "the most `bytes` that may lie below the box's directory, for boxes that share a filesystem; 0 for no limit")
+	flags.BoolVar(&set.ownPasses, "own-passes", true, "free space without being asked, as the budget says; false where the provider suspends the box, since the owner then asks before each suspend")
 	err := flags.Parse(args)
 	if errors.Is(err, flag.ErrHelp) {
 		fmt.Fprintf(help, "boxd serves a box: in front of an agent-server, or its histories alone.\n\nUsage: boxd --root DIR [--listen HOST:PORT] [-- AGENT-SERVER ARG...]\n\nThe session key comes from the environment: %s.\nThe agent-server is started with --host and --port added.\n\n", keyVariable)
@@ -97,6 +105,12 @@ func parse(args []string, env func(string) string, help io.Writer) (settings, er
 	if set.root, err = filepath.Abs(set.root); err != nil {
 		return set, fmt.Errorf("--root: %w", err)
 	}
+	if err := set.budget.Check(); err != nil {
+		return set, fmt.Errorf("--disk-high, --disk-low, --tree-bytes: %w", err)
+	}
+	if set.catalogue, err = readCatalogue(*catalogue); err != nil {
+		return set, err
+	}
 	host, _, err := net.SplitHostPort(set.listen)
 	if err != nil {
 		return set, fmt.Errorf("--listen: %q is not an address; write it like 127.0.0.1:0", set.listen)
@@ -114,6 +128,22 @@ func parse(args []string, env func(string) string, help io.Writer) (settings, er
 		return set, errors.New("--insecure: only on a loopback address; set a session key for others")
 	}
 	return set, nil
+}
+
+// readCatalogue reads the file of --catalogue; no name means the built-in table.
+func readCatalogue(name string) (*reclaim.Catalogue, error) {
+	var text []byte
+	if name != "" {
+		var err error
+		if text, err = os.ReadFile(name); err != nil {
+			return nil, fmt.Errorf("--catalogue: %w", err)
+		}
+	}
+	out, err := reclaim.LoadCatalogue(text)
+	if err != nil {
+		return nil, fmt.Errorf("--catalogue %s: %w", name, err)
+	}
+	return out, nil
 }
 
 // dashed2 reports whether rest stands behind a "--" in args.
@@ -141,7 +171,7 @@ func serve(ctx context.Context, set settings, env func(string) string, log *slog
 		return fmt.Errorf("remove the old address: %w", err)
 	}
 	sweep(set.root, log)
-	reclaimer, err := reclaim.Open(set.root, reclaim.Options{Env: env, Log: log})
+	reclaimer, err := reclaim.Open(set.root, reclaim.Options{Env: env, Log: log, Catalogue: set.catalogue, Budget: set.budget})
 	if err != nil {
 		return err
 	}
@@ -156,6 +186,9 @@ func serve(ctx context.Context, set settings, env func(string) string, log *slog
 	inner, end := context.WithCancel(ctx)
 	defer end()
 	var children sync.WaitGroup
+	if set.ownPasses {
+		children.Go(func() { maintain(inner, reclaimer.Pass, set.budget.Set(), log) })
+	}
 	if len(set.argv) > 0 {
 		dropPacked(set.root)
 		server := &child{root: set.root, argv: set.argv, key: set.key, env: env, output: output, log: log}

@@ -286,6 +286,8 @@ func TestACommandLineThatIsNotUnderstoodIsRefused(t *testing.T) {
 	none := func(string) string { return "" }
 	keyed := func(name string) string { return map[string]string{"OH_SESSION_API_KEYS_0": key}[name] }
 	root := t.TempDir()
+	bad := filepath.Join(root, "catalogue.json")
+	require.NoError(t, os.WriteFile(bad, []byte(`{"version":1,"rules":[{"id":"x","tier":"caches","in":"home","path":".cache/x"}]}`), 0o600))
 	for name, row := range map[string]struct {
 		args []string
 		env  func(string) string
@@ -298,6 +300,10 @@ func TestACommandLineThatIsNotUnderstoodIsRefused(t *testing.T) {
 		"an unknown flag":       {[]string{"--rot", root}, keyed, "rot"},
 		"a listen that is none": {[]string{"--root", root, "--listen", "8000"}, keyed, "--listen"},
 		"a base path without /": {[]string{"--root", root, "--base-path", "a"}, keyed, "--base-path"},
+		"a budget of 85 disks":  {[]string{"--root", root, "--disk-high", "85"}, keyed, "budget.high"},
+		"a low mark alone":      {[]string{"--root", root, "--disk-low", "0.5"}, keyed, "budget.low"},
+		"no catalogue there":    {[]string{"--root", root, "--catalogue", "/none/such"}, keyed, "--catalogue"},
+		"a bad catalogue":       {[]string{"--root", root, "--catalogue", bad}, keyed, "rules[0].holds_all"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()

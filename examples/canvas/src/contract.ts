@@ -682,6 +682,10 @@ export interface ReclaimReport {
    * planned_inodes is how many files and directories the items hold.
    */
   planned_inodes?: number;
+  /**
+   * errors lists what could not be read while it was planned, at most 50 lines without file contents; what could not be removed is told with its item.
+   */
+  errors?: string[];
 }
 /**
  * ReclaimItem is one directory of a plan, or one that was left, with the reason.
@@ -716,6 +720,10 @@ export interface ReclaimItem {
    * skipped says why it was left; empty when it is (to be) taken.
    */
   skipped?: string;
+  /**
+   * native is the command by which its own tool shrinks or clears it, for people to run; boxd never runs it.
+   */
+  native?: string;
 }
 /**
  * Receipt is the proof of an export. It exists only after the manifest and every object were read back from the store and matched.
