@@ -231,7 +231,7 @@ func TestTiersAndConversationsLimitAPlan(t *testing.T) {
 
 func TestAPassTakesDependenciesAndLeavesWork(t *testing.T) {
 	t.Parallel()
-	root := t.TempDir()
+	root := inMemory(t)
 	places := conversations(t, root, 1)
 	r := openWith(t, root, reclaim.Options{Layouts: []reclaim.Layout{places}})
 	report := do(t, r, box.ReclaimRequest{Tiers: []box.Tier{box.TierDependencies}})
@@ -316,7 +316,7 @@ func TestABusyConversationIsListedAndNeverTaken(t *testing.T) {
 
 func TestTierRuntimeMarksTheConversationFirst(t *testing.T) {
 	t.Parallel()
-	root := t.TempDir()
+	root := inMemory(t)
 	places := conversations(t, root, 2)
 	runtime := filepath.Join(root, runtimes, conversationID(0))
 	places.marked = func() { require.FileExists(t, filepath.Join(runtime, "workspace/repo/main.js")) }
