@@ -233,7 +233,7 @@ func TestTiersAndConversationsLimitAPlan(t *testing.T) {
 
 func TestAPassTakesDependenciesAndLeavesWork(t *testing.T) {
 	t.Parallel()
-	root := t.TempDir()
+	root := inMemory(t)
 	places := conversations(t, root, 1)
 	r := openWith(t, root, reclaim.Options{Layouts: []reclaim.Layout{places}})
 	report := do(t, r, box.ReclaimRequest{Tiers: []box.Tier{box.TierDependencies}})

@@ -36,7 +36,7 @@ func tagged(t *testing.T, root, place string) {
 // Names can be any bytes: as what is taken, and inside of it.
 func TestNamesOfAnyBytes(t *testing.T) {
 	t.Parallel()
-	root, outside := t.TempDir(), t.TempDir()
+	root, outside := inMemory(t), t.TempDir()
 	put(t, outside, "precious", "x")
 	for _, name := range oddNames() {
 		tagged(t, root, "home/.cache/"+name)
@@ -88,7 +88,7 @@ func TestNamesDeeperThanAnyPath(t *testing.T) {
 	if !apart(t, surroundings{}) {
 		return
 	}
-	root := t.TempDir()
+	root := inMemory(t)
 	tagged(t, root, "home/.cache/deep")
 	const levels = 1000
 	for name, at := range map[string]string{"one": "home/.cache/deep/one", "two": "home/.cache/deep/two"} {

@@ -17,7 +17,7 @@ import (
 
 func TestTierRuntimeMarksTheConversationFirst(t *testing.T) {
 	t.Parallel()
-	root := t.TempDir()
+	root := inMemory(t)
 	places := conversations(t, root, 2)
 	runtime := filepath.Join(root, runtimes, conversationID(0))
 	places.marked = func() { require.FileExists(t, filepath.Join(runtime, "workspace/repo/main.js")) }

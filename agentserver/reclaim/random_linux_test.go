@@ -22,9 +22,9 @@ func TestRandomTreesLoseNothingOutsideThePlan(t *testing.T) {
 	if !apart(t, surroundings{mounts: os.Getuid() == 0}) {
 		return
 	}
-	taken, left := 0, 0
+	taken, left, base := 0, 0, inMemory(t)
 	rapid.Check(t, func(t *rapid.T) {
-		root, err := os.MkdirTemp("", "reclaim-") //nolint:usetesting // one for each tree
+		root, err := os.MkdirTemp(base, "tree-") //nolint:usetesting // one for each tree
 		require.NoError(t, err)
 		defer func() { _ = os.RemoveAll(root) }()
 		w := wild{t, root, nil, nil}

@@ -84,7 +84,7 @@ func itemOf(t *testing.T, report box.ReclaimReport, path string) box.ReclaimItem
 
 func TestAPassTakesWhatItPlannedAndNothingElse(t *testing.T) {
 	t.Parallel()
-	root := t.TempDir()
+	root := inMemory(t)
 	place := npm(t, root, 20)
 	kept := []string{
 		"home/.npmrc", "home/.cargo/credentials.toml", "home/.cargo/bin/tool", "home/.cache/unknown/file",
@@ -234,7 +234,7 @@ func TestAHomeThatIsALinkOutOfTheBoxIsLeftAlone(t *testing.T) {
 
 func TestHardLinksCountOnceAndOnlyWhenTheLastIsTaken(t *testing.T) {
 	t.Parallel()
-	root := t.TempDir()
+	root := inMemory(t)
 	place := npm(t, root, 0)
 	big := strings.Repeat("b", 1<<20)
 	put(t, root, place+"/content-v2/inside", big)
@@ -554,7 +554,7 @@ func TestACacheThatHoldsWorkStays(t *testing.T) {
 
 func TestManyAppliesOfOnePlanAgree(t *testing.T) {
 	t.Parallel()
-	root := t.TempDir()
+	root := inMemory(t)
 	npm(t, root, 50)
 	r := open(t, root)
 	plan := do(t, r, box.ReclaimRequest{DryRun: true})

@@ -76,7 +76,7 @@ func TestScenario100ALinkInsideTheBoxIsNotFollowedEither(t *testing.T) {
 // to stays.
 func TestScenario101LinksGoAndTheirTargetsStay(t *testing.T) {
 	t.Parallel()
-	root, outside := t.TempDir(), t.TempDir()
+	root, outside := inMemory(t), t.TempDir()
 	put(t, outside, "node_modules/package/index.js", "shared")
 	put(t, root, "workspace/node_modules/package/index.js", "shared")
 	place := npm(t, root, 3)

@@ -26,11 +26,7 @@ const canaries = 40
 // newArena lies in memory, where a pass is quick and the race is tight.
 func newArena(t *testing.T) arena {
 	t.Helper()
-	base, err := os.MkdirTemp("/dev/shm", "reclaim-") //nolint:usetesting // see above
-	if err != nil {
-		base = t.TempDir()
-	}
-	t.Cleanup(func() { _ = os.RemoveAll(base) })
+	base := inMemory(t)
 	a := arena{base, filepath.Join(base, "box"), filepath.Join(base, "outside"), filepath.Join(base, "swap")}
 	require.NoError(t, os.MkdirAll(a.box, 0o700))
 	require.NoError(t, os.MkdirAll(a.swap, 0o700))

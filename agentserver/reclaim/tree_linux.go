@@ -91,7 +91,7 @@ func (t *tree) usable() error { return t.refusal }
 // mounts, and keeps in mind which one the trash is.
 func (t *tree) genuine() error {
 	if t.refusal != nil {
-		return nil // nothing is deleted here
+		return nil //nolint:nilerr // nothing is deleted here, as is told elsewhere
 	}
 	for _, name := range []string{journalName, trashName} {
 		fd, err := t.open(t.fd, name, unix.O_PATH|unix.O_DIRECTORY)
