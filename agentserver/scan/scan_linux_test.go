@@ -287,10 +287,17 @@ func TestAMountInsideIsNotCrossed(t *testing.T) {
 		require.ErrorContains(t, got.Faults[0].Err, "mounted")
 		require.True(t, got.Partial[0])
 	}
+	// A directory that is mounted over itself has the same numbers and times.
+	write(t, filepath.Join(root, "tree/itself/file"), 1000)
+	walk(t, s, scan.Place{Path: "tree", Estimate: true})
+	bind(t, filepath.Join(root, "tree/itself"), filepath.Join(root, "tree/itself"))
+	itself := walk(t, s, scan.Place{Path: "tree", Estimate: true})
+	require.Len(t, itself.Faults, 2)
+	require.Equal(t, walk(t, s, scan.Place{Path: "tree"}).Sizes, itself.Sizes)
 	bind(t, filepath.Join(other, "big"), filepath.Join(root, "tree/bound-file"))
 	got := walk(t, s, scan.Place{Path: "tree"})
 	require.Less(t, got.Sizes[0].Apparent, int64(1<<20), "a file of another mount")
-	require.Len(t, got.Faults, 2)
+	require.Len(t, got.Faults, 3)
 }
 
 // bind mounts one place over another, or skips the test.
