@@ -57,7 +57,7 @@ func (r *Reclaimer) Pass(ctx context.Context) error {
 	}
 	for i := range all {
 		if all[i].Archived && all[i].Runtime != "" && all[i].Busy == "" {
-			if err := r.shed(ctx, &all[i], box.TierRuntime); err != nil {
+			if _, err := r.shed(ctx, &all[i], box.TierRuntime); err != nil {
 				return err
 			}
 		}
@@ -78,8 +78,12 @@ func (r *Reclaimer) Pass(ctx context.Context) error {
 			if all[i].Busy != "" {
 				continue
 			}
-			if err := r.shed(ctx, &all[i], tier); err != nil {
+			took, err := r.shed(ctx, &all[i], tier)
+			if err != nil {
 				return err
+			}
+			if !took {
+				continue // to measure again may cost a walk over everything
 			}
 			if over, err = r.excess(ctx, low); err != nil || over == "" {
 				r.warnOnce("")
@@ -112,33 +116,34 @@ func boolOrder(later bool) int {
 	return -1
 }
 
-// shed takes what the tier has at one place and waits until it is deleted.
-func (r *Reclaimer) shed(ctx context.Context, place *placed, tier box.Tier) error {
+// shed takes what the tier has at one place and waits until it is deleted; it
+// reports whether there was anything.
+func (r *Reclaimer) shed(ctx context.Context, place *placed, tier box.Tier) (took bool, err error) {
 	plan, err := r.plan(ctx, scope{tier: tier, place: place})
 	if err != nil {
-		return err
+		return false, err
 	}
 	if !slices.ContainsFunc(plan.Items, func(i item) bool { return i.Skipped == "" }) {
-		return nil // a plan of nothing would push another out of the journal
+		return false, nil // a plan of nothing would push another out of the journal
 	}
 	r.remember(plan)
 	plan, err = r.begin(ctx, plan.ID)
 	if err != nil {
-		return err
+		return false, err
 	}
 	select {
 	case <-plan.ended:
 	case <-r.stopped.Done():
-		return box.Errorf(box.ClassCanceled, "shed %s: the box is closed", tier)
+		return false, box.Errorf(box.ClassCanceled, "shed %s: the box is closed", tier)
 	case <-ctx.Done():
-		return box.Errorf(box.ClassCanceled, "shed %s: %w", tier, ctx.Err())
+		return false, box.Errorf(box.ClassCanceled, "shed %s: %w", tier, ctx.Err())
 	}
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	if plan.Report != nil {
 		r.opts.Log.Info("shed", "tier", tier, "conversation", place.Conversation, "freed_bytes", plan.Report.RemovedBytes)
 	}
-	return nil
+	return true, nil
 }
 
 // warnOnce tells that the box stays over its budget; an empty why that it is

@@ -68,15 +68,16 @@ func usedShare(t *testing.T, root string) float64 {
 
 func TestScenario104TenConversationsThatFillCachesStayUnderTheBudget(t *testing.T) {
 	t.Parallel()
-	root := ext4(t, 64<<20)
+	const size = 40 << 20
+	root := ext4(t, size)
 	const n, chunk, high, low = 10, 1 << 20, 0.8, 0.6
 	places := conversations(t, root, n)
 	places.change(conversationID(9), func(p *reclaim.Place) { p.Busy = "it runs" })
 	r := openWith(t, root, reclaim.Options{Layouts: []reclaim.Layout{places}, Budget: reclaim.Budget{High: high, Low: low}})
 	written, most := 0, 0.0
-	for round := range 20 {
+	for round := range 11 {
 		for i := range n {
-			if i == 9 && round > 5 {
+			if i == 9 && round > 3 {
 				continue // what the running one fills nobody takes
 			}
 			npmBelow(t, root, runtimes+"/"+conversationID(i)+"/persistence")
@@ -88,9 +89,9 @@ func TestScenario104TenConversationsThatFillCachesStayUnderTheBudget(t *testing.
 			require.LessOrEqual(t, now, high, "after %d bytes", written)
 		}
 	}
-	require.Greater(t, written, 3*(64<<20)*8/10, "more was written than there is room for")
+	require.Greater(t, written, 2*size, "more was written than there is room for")
 	require.Greater(t, most, low, "the budget came into play")
-	for round := range 6 {
+	for round := range 4 {
 		require.FileExists(t, filepath.Join(root, cacheOf(9), fmt.Sprintf("content-v2/sha512/%02d/blob", round)), "what runs was not touched")
 	}
 	for i := range n {

@@ -79,6 +79,61 @@ func TestWithoutMountNumbersNothingIsDeleted(t *testing.T) {
 	require.False(t, r.Supported())
 }
 
+// Whoever tidies up the trash meanwhile does not delete what the pass that moved
+// it has yet to look through.
+func TestTheTrashIsNotTidiedBeforeItWasLookedThrough(t *testing.T) {
+	t.Parallel()
+	root := t.TempDir()
+	for _, name := range []string{"home/.npm/_cacache/index-v5/x", "home/.npm/_cacache/content-v2/deep/x"} {
+		require.NoError(t, os.MkdirAll(filepath.Dir(filepath.Join(root, name)), 0o755))
+		require.NoError(t, os.WriteFile(filepath.Join(root, name), []byte("x"), 0o600))
+	}
+	var r *Reclaimer
+	tidied := 0
+	r, err := Open(root, Options{fault: func(step string) {
+		if step == "proving" {
+			require.True(t, r.resume(map[string]string{}), "something is left")
+			tidied++
+		}
+	}})
+	require.NoError(t, err)
+	defer r.Close()
+	r.working.Wait()
+	plan, err := r.Do(t.Context(), box.ReclaimRequest{DryRun: true})
+	require.NoError(t, err)
+	late := filepath.Join(root, "home/.npm/_cacache/content-v2/deep/.env")
+	require.NoError(t, os.WriteFile(late, []byte("x"), 0o600))
+	report, err := r.Do(t.Context(), box.ReclaimRequest{PlanID: plan.PlanID})
+	require.NoError(t, err)
+	require.Equal(t, 1, tidied)
+	require.Contains(t, report.Items[0].Skipped, "holds .env")
+	require.FileExists(t, late)
+}
+
+// What a killed process had not looked through is looked through by the next.
+func TestAfterACrashTheTrashIsLookedThroughFirst(t *testing.T) {
+	t.Parallel()
+	root := t.TempDir()
+	for _, name := range []string{"home/.npm/_cacache/index-v5/x", "home/.npm/_cacache/content-v2/deep/x"} {
+		require.NoError(t, os.MkdirAll(filepath.Dir(filepath.Join(root, name)), 0o755))
+		require.NoError(t, os.WriteFile(filepath.Join(root, name), []byte("x"), 0o600))
+	}
+	r, err := Open(root, Options{})
+	require.NoError(t, err)
+	plan, err := r.plan(t.Context(), scope{tier: box.TierCaches})
+	require.NoError(t, err)
+	plan.State = applying
+	r.remember(plan)
+	r.Close()
+	require.NoError(t, os.WriteFile(filepath.Join(root, "home/.npm/_cacache/content-v2/deep/.env"), []byte("x"), 0o600))
+	require.NoError(t, os.Rename(filepath.Join(root, "home/.npm/_cacache"), filepath.Join(root, trashName, trashEntry(plan.ID, 0))))
+	r, err = Open(root, Options{})
+	require.NoError(t, err)
+	defer r.Close()
+	r.working.Wait()
+	require.FileExists(t, filepath.Join(root, "home/.npm/_cacache/content-v2/deep/.env"), "it was put back")
+}
+
 // A pass that was cut off between the moves and the answer goes on when it is
 // asked for again, and takes nothing that came since.
 func TestACutOffPassGoesOn(t *testing.T) {

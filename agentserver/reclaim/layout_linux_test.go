@@ -273,21 +273,24 @@ func TestAConversationIsMovedWhileItIsHeldAndDeletedAfterwards(t *testing.T) {
 
 func TestABusyConversationIsListedAndNeverTaken(t *testing.T) {
 	t.Parallel()
+	runs := func(l *layout) { l.change(conversationID(0), func(p *reclaim.Place) { p.Busy = "it runs" }) }
 	for name, row := range map[string]struct {
 		set  func(*layout)
 		want string
-		late bool // it is known only when it is to be held
+		late bool // it is known only after the plan
 	}{
-		"its layout lists it as busy":      {func(l *layout) { l.change(conversationID(0), func(p *reclaim.Place) { p.Busy = "it runs" }) }, "it runs", false},
-		"it cannot be held":                {func(l *layout) { l.busy[conversationID(0)] = "its lease is not read" }, "its lease is not read", true},
-		"holding it fails":                 {func(l *layout) { l.holdErr = errors.New("no locks") }, "cannot tell whether it is used: no locks", true},
-		"it became busy since it was read": {func(l *layout) { l.busy[conversationID(0)] = "it runs since" }, "it runs since", true},
+		"its layout lists it as busy":         {runs, "it runs", false},
+		"its layout lists it as busy by then": {runs, "it runs", true},
+		"it cannot be held":                   {func(l *layout) { l.busy[conversationID(0)] = "its lease is not read" }, "its lease is not read", true},
+		"holding it fails":                    {func(l *layout) { l.holdErr = errors.New("no locks") }, "cannot tell whether it is used: no locks", true},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			root := t.TempDir()
 			places := conversations(t, root, 2)
-			row.set(places)
+			if !row.late {
+				row.set(places)
+			}
 			r := openWith(t, root, reclaim.Options{Layouts: []reclaim.Layout{places}})
 			all := []box.Tier{box.TierDependencies}
 			plan := do(t, r, box.ReclaimRequest{DryRun: true, Tiers: all})
@@ -295,6 +298,9 @@ func TestABusyConversationIsListedAndNeverTaken(t *testing.T) {
 				entry := itemOf(t, plan, path)
 				require.Positive(t, entry.Bytes, "it is measured all the same")
 				require.Equal(t, row.late, entry.Skipped == "")
+			}
+			if row.late {
+				row.set(places)
 			}
 			report := do(t, r, box.ReclaimRequest{PlanID: plan.PlanID})
 			for _, path := range []string{cacheOf(0), nodeModules(0)} {
@@ -320,6 +326,7 @@ func TestTierRuntimeMarksTheConversationFirst(t *testing.T) {
 	require.Equal(t, []string{conversationID(0)}, places.archived)
 	require.NoDirExists(t, runtime)
 	require.DirExists(t, filepath.Join(root, runtimes, conversationID(1)))
+	require.Equal(t, report.PlannedBytes, report.RemovedBytes, "what is inside counts once")
 	require.Equal(t, report, do(t, r, box.ReclaimRequest{PlanID: report.PlanID}), "a repeated apply answers the first report")
 	require.Len(t, places.archived, 1)
 }
@@ -428,6 +435,7 @@ func TestPathsOutsideTheBoxAreNotTouched(t *testing.T) {
 	npmBelow(t, outside, "home")
 	checkout(t, outside, "ws/repo")
 	npmBelow(t, root, "conversations/x")
+	put(t, root, "persistence/settings.json", "{}")
 	for name, place := range map[string]reclaim.Place{
 		"a home elsewhere":                {Home: outside + "/home"},
 		"a home that climbs":              {Home: root + "/../" + filepath.Base(outside) + "/home"},
@@ -443,7 +451,12 @@ func TestPathsOutsideTheBoxAreNotTouched(t *testing.T) {
 			r, err := reclaim.Open(root, reclaim.Options{Layouts: []reclaim.Layout{&layout{places: []reclaim.Place{place}}}, Repos: &repos{}, Unsaved: saved})
 			require.NoError(t, err)
 			defer r.Close()
-			require.Empty(t, taken(do(t, r, box.ReclaimRequest{Tiers: []box.Tier{box.TierRuntime}, ConversationIDs: []string{conversationID(0)}})))
+			report := do(t, r, box.ReclaimRequest{Tiers: []box.Tier{box.TierRuntime}, ConversationIDs: []string{conversationID(0)}})
+			require.Empty(t, taken(report))
+			for _, entry := range report.Items {
+				require.Contains(t, entry.Skipped, "its layout names")
+			}
+			require.FileExists(t, filepath.Join(root, "persistence/settings.json"))
 			require.FileExists(t, filepath.Join(outside, "home/.npm/_cacache/index-v5/00/entry"))
 			require.DirExists(t, filepath.Join(outside, "ws/repo/node_modules"))
 			require.DirExists(t, filepath.Join(root, "conversations/x/.npm"))

@@ -30,7 +30,6 @@ const homeDir = "home"
 type placed struct {
 	Place
 	layout Layout // nil for the box's own home
-	from   int    // which layout; -1 for the box's own home
 }
 
 // scope limits a plan.
@@ -46,7 +45,7 @@ type scope struct {
 // first within each layout. A layout that cannot be read is told in faults, and
 // nothing of it is taken.
 func (r *Reclaimer) places(ctx context.Context) (all []placed, faults []string) {
-	own := placed{Place: Place{Home: homeDir}, from: -1}
+	own := placed{Place: Place{Home: homeDir}}
 	for i, layout := range r.opts.Layouts {
 		found, err := layout.Places(ctx)
 		if err != nil {
@@ -58,7 +57,7 @@ func (r *Reclaimer) places(ctx context.Context) (all []placed, faults []string) 
 			if at.Home == own.Home {
 				own.Home = "" // its layout says who uses it
 			}
-			all = append(all, placed{at, layout, i})
+			all = append(all, placed{at, layout})
 		}
 	}
 	apart(all)
@@ -138,17 +137,17 @@ func (r *Reclaimer) below(place Place) Place {
 
 // wants reports whether the place is in the scope.
 func (s scope) wants(p *placed) bool {
-	if s.place != nil {
-		return s.place.from == p.from && s.place.Conversation == p.Conversation && s.place.Home == p.Home && s.place.Runtime == p.Runtime
-	}
 	return s.only == nil || slices.Contains(s.only, p.Conversation)
 }
 
 // rule returns the rule of an item when that is about a directory of this
 // place, so that a journal cannot name any other.
 func (p *placed) rule(c *Catalogue, entry *item) *rule {
+	if p.Conversation != entry.ConversationID || !filepath.IsLocal(entry.Path) || filepath.Clean(entry.Path) != entry.Path {
+		return nil
+	}
 	rule := c.rule(entry.Rule)
-	if rule == nil || rule.tier != entry.Tier || p.Conversation != entry.ConversationID || !filepath.IsLocal(entry.Path) || filepath.Clean(entry.Path) != entry.Path {
+	if rule == nil || rule.tier != entry.Tier {
 		return nil
 	}
 	if rule.tier == box.TierRuntime {

@@ -49,7 +49,13 @@ func (r *Reclaimer) plan(ctx context.Context, limits scope) (*record, error) {
 
 // gather looks at every directory in the scope that a rule may be about.
 func (r *Reclaimer) gather(ctx context.Context, limits scope) (*gathering, error) {
-	all, faults := r.places(ctx)
+	var all []placed
+	var faults []string
+	if limits.place != nil {
+		all = []placed{*limits.place}
+	} else {
+		all, faults = r.places(ctx)
+	}
 	g := &gathering{r: r, scope: limits, at: map[string]int{}, unread: faults}
 	return g, g.among(ctx, all)
 }
@@ -143,10 +149,10 @@ func (g *gathering) consider(ctx context.Context, rule *rule, place string) erro
 	case errors.Is(err, unix.ENOENT), errors.Is(err, unix.ENOTDIR) && !g.r.isLink(place):
 		return nil
 	case err != nil:
-		entry.Skipped = refusal(err)
 		if errors.Is(err, unix.ENOTDIR) {
-			entry.Skipped = refusal(unix.ELOOP)
+			err = unix.ELOOP
 		}
+		entry.Skipped = cmp.Or(g.place.Busy, refusal(err))
 		if errors.Is(err, unix.EACCES) || errors.Is(err, unix.EPERM) {
 			g.unread = append(g.unread, place+": "+err.Error())
 		}

@@ -1,6 +1,7 @@
 package reclaim
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -20,7 +21,7 @@ func (g *gathering) workspace(ctx context.Context, workspace string) error {
 	case errors.Is(err, unix.ENOENT):
 		return nil
 	case err != nil:
-		g.leave(workspace, refusal(err))
+		g.leave(workspace, cmp.Or(g.place.Busy, refusal(err)))
 		return nil
 	case len(repos) == 0:
 		g.leave(workspace, "is no git repository, so nothing says what in it can be made again")

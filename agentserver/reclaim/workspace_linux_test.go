@@ -128,6 +128,16 @@ func TestDirectoriesOfAWorkspaceAreRecognisedBySigns(t *testing.T) {
 	}
 }
 
+func TestACacheOfCompiledPythonThatHoldsSourcesStays(t *testing.T) {
+	t.Parallel()
+	for _, files := range [][]string{{"__pycache__/a.pyc", "__pycache__/b.py"}, {"__pycache__/a.pyc", "__pycache__/sub/b.pyc"}} {
+		root, repo, opts := workspace(t, files, "__pycache__")
+		report := do(t, openWith(t, root, opts), box.ReclaimRequest{})
+		require.Contains(t, itemOf(t, report, repo+"/__pycache__").Skipped, "not named like")
+		require.FileExists(t, filepath.Join(root, repo, files[1]))
+	}
+}
+
 func TestWhatIsSomebodysInAnInstalledDirectoryKeepsIt(t *testing.T) {
 	t.Parallel()
 	files := []string{"package.json", "package-lock.json", "node_modules/.package-lock.json", "node_modules/a/index.js"}
