@@ -42,16 +42,17 @@ func TestAPartThatHangsIsListedAndTheRestIsMeasured(t *testing.T) {
 				<-release
 			}
 		}})
-		places := []Place{{Path: ".", Label: 0, Estimate: true}, {Path: "bad", Label: 1}, {Path: "good", Label: 2}}
+		places := []Place{{Path: ".", Label: 0, Estimate: true}, {Path: "bad", Label: 1}, {Path: "good", Label: 2}, {Path: "bad/inner", Label: 3}}
 		result, err := s.Walk(t.Context(), places)
 		require.NoError(t, err)
 		require.Len(t, result.Faults, 1)
 		require.Equal(t, "bad", result.Faults[0].Path)
 		require.ErrorContains(t, result.Faults[0].Err, "did not answer")
 		require.True(t, result.Partial[1])
+		require.True(t, result.Partial[3], "it lies in what hangs")
 		if workers > 1 {
 			require.EqualValues(t, 2, result.Sizes[2].Files)
-			require.Equal(t, []bool{false, true, false}, result.Partial)
+			require.Equal(t, []bool{false, true, false, true}, result.Partial)
 		} else {
 			require.True(t, result.Partial[2] || result.Sizes[2].Files == 2, "what was not reached is not passed off as empty")
 		}
@@ -72,6 +73,28 @@ func TestAPartThatHangsIsListedAndTheRestIsMeasured(t *testing.T) {
 		require.Empty(t, result.Faults)
 		require.EqualValues(t, 1, result.Sizes[1].Files)
 	}
+}
+
+func TestWhatIsGoneIsForgotten(t *testing.T) {
+	t.Parallel()
+	root := t.TempDir()
+	fill(t, root, "a/x/file", "a/y/file", "b/file")
+	s := New(root, Options{Now: func() time.Time { return time.Now().Add(time.Hour) }})
+	places := []Place{{Path: ".", Estimate: true}}
+	_, err := s.Walk(t.Context(), places)
+	require.NoError(t, err)
+	require.Len(t, s.cache.known, 5)
+	full := s.cache.used
+	require.NoError(t, os.RemoveAll(filepath.Join(root, "a")))
+	_, err = s.Walk(t.Context(), places)
+	require.NoError(t, err)
+	require.Len(t, s.cache.known, 2)
+	require.Less(t, s.cache.used, full)
+	require.NoError(t, os.RemoveAll(filepath.Join(root, "b")))
+	_, err = s.Walk(t.Context(), nil)
+	require.NoError(t, err)
+	require.Empty(t, s.cache.known)
+	require.Zero(t, s.cache.used)
 }
 
 func TestAWalkThatTakesTooLongAnswersWhatItHas(t *testing.T) {

@@ -393,9 +393,11 @@ func TestATreeThatVanishesMeanwhileIsNoFault(t *testing.T) {
 					ended <- err
 					return
 				}
-				if err := os.WriteFile(filepath.Join(dir, "f"), nil, 0o600); err != nil {
-					ended <- err
-					return
+				for k := range 50 {
+					if err := os.WriteFile(filepath.Join(dir, fmt.Sprintf("f%d", k)), nil, 0o600); err != nil {
+						ended <- err
+						return
+					}
 				}
 			}
 			if err := os.RemoveAll(filepath.Join(root, fmt.Sprintf("t%d", (i+1)%3))); err != nil {

@@ -392,6 +392,9 @@ func TestOneLookServesAllWhoAsk(t *testing.T) {
 	}
 	giveUp()
 	require.Error(t, <-gone)
+	for b.StorageWaiting() > callers {
+		runtime.Gosched()
+	}
 	close(release)
 	for range callers {
 		require.NoError(t, <-answers, "whoever gives up takes nothing from the others")
