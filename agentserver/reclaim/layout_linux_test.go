@@ -158,6 +158,8 @@ func openWith(t *testing.T, root string, opts reclaim.Options) *reclaim.Reclaime
 	if opts.Repos == nil {
 		opts.Repos = &repos{}
 	}
+	// Private, as a box is: into another one any user's process may have gone.
+	require.NoError(t, os.Chmod(root, 0o700))
 	r, err := reclaim.Open(root, opts)
 	require.NoError(t, err)
 	t.Cleanup(r.Close)

@@ -651,6 +651,10 @@ export interface ReclaimReport {
   dry_run?: boolean;
   items?: ReclaimItem[];
   /**
+   * omitted_items is how many items there are beside those in Items, the smallest: a history is no place for a long list.
+   */
+  omitted_items?: number;
+  /**
    * planned_bytes is what deleting all items frees, computed over their union: a file counts only when its last link is inside.
    */
   planned_bytes: number;
