@@ -13,7 +13,6 @@ import (
 	"testing"
 	"time"
 
-	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 	"golang.org/x/sys/unix"
 
@@ -137,7 +136,7 @@ func TestAStoppedFileServerIsNeverAsked(t *testing.T) {
 		t.Skip("this user cannot mount: " + err.Error())
 	}
 	end := sync.OnceFunc(func() { // or whoever looked hangs for ever
-		assert.NoError(t, unix.Unmount(hung, unix.MNT_DETACH|unix.MNT_FORCE))
+		require.NoError(t, unix.Unmount(hung, unix.MNT_DETACH|unix.MNT_FORCE))
 		unix.Close(server)
 	})
 	t.Cleanup(end)

@@ -14,10 +14,10 @@ type link struct {
 // newLink takes a size of up to 256 TiB, and up to 2 TiB on the disk; what is
 // larger counts as that. fs is a small number for the filesystem.
 func newLink(ino, size, blocks uint64, nlink uint32, fs uint16) link {
-	return link{ino, min(size, 1<<48-1)<<16 | uint64(fs), uint32(min(blocks, 1<<32-1)), nlink} //nolint:gosec // bounded
+	return link{ino, min(size, 1<<48-1)<<16 | uint64(fs), uint32(min(blocks, 1<<32-1)), nlink}
 }
 
-func (l *link) size() int64 { return int64(l.packed >> 16) } //nolint:gosec // 48 bits
+func (l *link) size() int64 { return int64(l.packed >> 16) }
 
 func (l *link) fs() uint16 { return uint16(l.packed) } //nolint:gosec // its lowest bits
 

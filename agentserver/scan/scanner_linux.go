@@ -212,7 +212,7 @@ func (s *Scanner) filesystem(device uint32) uint16 {
 	defer s.mu.Unlock()
 	number, known := s.filesystems[device]
 	if !known {
-		number = uint16(min(len(s.filesystems), 1<<16-1)) //nolint:gosec // bounded
+		number = uint16(min(len(s.filesystems), 1<<16-1))
 		s.filesystems[device] = number
 	}
 	return number
