@@ -195,3 +195,43 @@ func TestWithoutOpenat2TheSameHolds(t *testing.T) {
 	require.EqualValues(t, 3, got.Sizes[0].Files)
 	require.ErrorIs(t, got.Faults[0].Err, ErrMounted)
 }
+
+// However deep and wide a tree is, few of its directories are open at once.
+func TestDescriptorsAreBounded(t *testing.T) {
+	t.Parallel()
+	root := t.TempDir()
+	for i := range 8 {
+		fill(t, root, fmt.Sprintf("wide-%d/%s/file", i, strings.Repeat("deep/", 400)))
+	}
+	var looks, most atomic.Int64
+	s := New(root, Options{Workers: 4, pause: func(string) {
+		if looks.Add(1)%20 != 0 {
+			return
+		}
+		entries, err := os.ReadDir("/proc/self/fd")
+		if err != nil {
+			return
+		}
+		open := int64(0)
+		for _, entry := range entries {
+			if to, err := os.Readlink("/proc/self/fd/" + entry.Name()); err == nil && strings.HasPrefix(to, root) {
+				open++
+			}
+		}
+		if open > most.Load() { // another worker may have found more at once; a few don't matter
+			most.Store(open)
+		}
+	}})
+	result, err := s.Walk(t.Context(), []Place{{Path: "."}})
+	require.NoError(t, err)
+	require.Empty(t, result.Faults)
+	require.EqualValues(t, 8, result.Sizes[0].Files)
+	require.Positive(t, most.Load())
+	require.LessOrEqual(t, most.Load(), int64(1+4*4), "the root, and for each worker what it reads and what that is opened from")
+	entries, err := os.ReadDir("/proc/self/fd")
+	require.NoError(t, err)
+	for _, entry := range entries {
+		to, _ := os.Readlink("/proc/self/fd/" + entry.Name())
+		require.False(t, strings.HasPrefix(to, root), "%s is still open", to)
+	}
+}

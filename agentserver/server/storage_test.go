@@ -242,6 +242,32 @@ func TestWhatMustStayIsFoundHoweverDeep(t *testing.T) {
 	require.Equal(t, plan.PlannedBytes, b.status(t).ByTier[box.TierDependencies])
 }
 
+func TestWhatIsNotRecognisedCountsAsWork(t *testing.T) {
+	t.Parallel()
+	b := newStorageBox(t, 1, server.Options{})
+	before := b.status(t).Conversations[0]
+	odd := "runtime-data/" + conversationID(1) + "/persistence/.cache/pip"
+	b.put(t, odd+"/notes.txt", 1<<20)
+	after := b.status(t)
+	require.Equal(t, before.CachesBytes, after.Conversations[0].CachesBytes)
+	require.GreaterOrEqual(t, after.Conversations[0].WorkspaceBytes, before.WorkspaceBytes+1<<20)
+	require.Equal(t, odd, after.Left[0].Path)
+	require.Contains(t, after.Left[0].Skipped, "not recognised")
+	b.put(t, odd+"/notes.txt", 3<<20)
+	require.GreaterOrEqual(t, b.status(t).Conversations[0].WorkspaceBytes, before.WorkspaceBytes+3<<20, "and its growth is seen")
+}
+
+func TestTheStateIsThatOfNow(t *testing.T) {
+	t.Parallel()
+	b := newStorageBox(t, 1, server.Options{})
+	for _, state := range []string{"idle", "running", "finished"} {
+		require.NoError(t, agentservertest.SetStatus(filepath.Join(b.root, "conversations"), conversationID(1), state))
+		for range 2 {
+			require.Equal(t, state, b.status(t).Conversations[0].State)
+		}
+	}
+}
+
 func TestLinksBetweenACacheAndItsUsersCountOnce(t *testing.T) {
 	t.Parallel()
 	b := newStorageBox(t, 1, server.Options{})
