@@ -486,29 +486,9 @@ func TestALayoutThatCannotBeReadIsToldAndTheRestGoes(t *testing.T) {
 	places := conversations(t, root, 1)
 	r := openWith(t, root, reclaim.Options{Layouts: []reclaim.Layout{&layout{broken: errors.New("no such thing")}, places}})
 	require.Len(t, taken(do(t, r, box.ReclaimRequest{DryRun: true})), 2)
-	space, err := r.Look(t.Context())
+	selection, err := r.Select(t.Context())
 	require.NoError(t, err)
-	require.Contains(t, strings.Join(space.Errors, "\n"), "no such thing")
+	require.Contains(t, strings.Join(selection.Errors, "\n"), "no such thing")
 	_, err = r.Do(t.Context(), box.ReclaimRequest{ConversationIDs: []string{conversationID(7)}})
 	require.Equal(t, box.ClassUnavailable, box.ClassOf(err), "it cannot be told whether that one is there")
-}
-
-func TestALookTellsWhatEachTierWouldFree(t *testing.T) {
-	t.Parallel()
-	root := t.TempDir()
-	places := conversations(t, root, 2)
-	places.busy[conversationID(1)] = ""
-	places.change(conversationID(1), func(p *reclaim.Place) { p.Busy = "it runs" })
-	r := openWith(t, root, reclaim.Options{Layouts: []reclaim.Layout{places}, Unsaved: saved, Budget: reclaim.Budget{High: 0.9}})
-	space, err := r.Look(t.Context())
-	require.NoError(t, err)
-	require.InDelta(t, 0.9, space.Disk.Budget, 0)
-	for _, tier := range []box.Tier{box.TierCaches, box.TierDependencies, box.TierRuntime} {
-		plan := do(t, r, box.ReclaimRequest{DryRun: true, Tiers: []box.Tier{tier}})
-		require.Equal(t, plan.PlannedBytes, space.ByTier[tier], tier)
-		require.Equal(t, plan.PlannedBytes, space.Conversations[conversationID(0)][tier], tier)
-		require.Zero(t, space.Conversations[conversationID(1)][tier])
-	}
-	require.Greater(t, space.ByTier[box.TierRuntime], space.ByTier[box.TierDependencies])
-	require.Greater(t, space.ByTier[box.TierDependencies], space.ByTier[box.TierCaches])
 }

@@ -260,30 +260,6 @@ func (g *gathering) listed(tier box.Tier) []*candidate {
 	return out
 }
 
-// survey fills in what a pass of each tier would free.
-func (r *Reclaimer) survey(ctx context.Context, space *Space) error {
-	found, err := r.gather(ctx, scope{tier: box.TierRuntime})
-	if err != nil {
-		return err
-	}
-	space.Errors = append(space.Errors, found.unread...)
-	space.ByTier, space.Conversations = make(map[box.Tier]int64), make(map[string]map[box.Tier]int64)
-	for i := range found.found {
-		one := &found.found[i]
-		space.Items = append(space.Items, one.ReclaimItem)
-		if one.ConversationID != "" && space.Conversations[one.ConversationID] == nil {
-			space.Conversations[one.ConversationID] = make(map[box.Tier]int64)
-		}
-	}
-	for _, tier := range []box.Tier{box.TierCaches, box.TierDependencies, box.TierRuntime} {
-		space.ByTier[tier] = union(found.taken(tier, everything)).freed()
-		for id, sums := range space.Conversations {
-			sums[tier] = union(found.taken(tier, func(c *candidate) bool { return c.ConversationID == id })).freed()
-		}
-	}
-	return nil
-}
-
 // union is what taking these frees, each file counted once.
 func union(taken []*candidate) *tally {
 	sum := newTally()

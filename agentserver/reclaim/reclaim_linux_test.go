@@ -351,9 +351,9 @@ func TestAFullDiskCanBeCleared(t *testing.T) {
 	fill()
 	r.Close()
 	r = open(t, root) // starting anew on a full disk works too
-	space, err := r.Look(t.Context())
+	disk, err := r.Disk()
 	require.NoError(t, err)
-	require.Zero(t, space.Disk.FreeBytes)
+	require.Zero(t, disk.FreeBytes)
 	plan := do(t, r, box.ReclaimRequest{DryRun: true})
 	fill() // what the reserve gave back is taken as well
 	report := do(t, r, box.ReclaimRequest{PlanID: plan.PlanID})

@@ -62,29 +62,6 @@ func (r *Reclaimer) discard(name string, held map[inode]bool, out *removal) {
 	out.faults = d.faults.lines()
 }
 
-// trashBytes is what deleting the trash will free.
-func (r *Reclaimer) trashBytes(ctx context.Context) (int64, error) {
-	trash, names, err := r.tree.list(r.tree.fd, trashName)
-	if err != nil {
-		return 0, nil // no trash, nothing in it
-	}
-	defer unix.Close(trash)
-	sum := newTally()
-	for _, entry := range names {
-		fd, below, err := r.tree.list(trash, entry.name)
-		if err != nil {
-			continue
-		}
-		err = r.tree.measure(ctx, fd, below, lookNone, sum)
-		unix.Close(fd)
-		if err != nil {
-			return 0, err
-		}
-		sum.stay = ""
-	}
-	return sum.freed(), nil
-}
-
 // deleter removes one tree with two workers, each in a directory of its own:
 // within one directory the kernel lets only one work anyway. It counts while it
 // deletes, since a file's links are known only then.

@@ -679,7 +679,7 @@ export interface ReclaimReport {
    */
   held_open_bytes?: number;
   /**
-   * planned_inodes is how many files and directories the items hold.
+   * planned_inodes is how many files and directories go with their last name.
    */
   planned_inodes?: number;
 }
