@@ -291,3 +291,17 @@ func TestATreeThatVanishesMeanwhileIsNoFault(t *testing.T) {
 	close(stop)
 	require.NoError(t, <-ended)
 }
+
+func TestAFileThatGoesBetweenItsNameAndTheLookIsNoFault(t *testing.T) {
+	t.Parallel()
+	root := t.TempDir()
+	write(t, filepath.Join(root, "stays"), 10)
+	write(t, filepath.Join(root, "goes"), 10)
+	s := scan.New(root, scan.Options{Watch: []func([]byte) bool{func(name []byte) bool {
+		return string(name) == "goes" && os.Remove(filepath.Join(root, "goes")) != nil
+	}}})
+	got := walk(t, s, scan.Place{Path: ".", Watch: 1})
+	require.Empty(t, got.Faults)
+	require.Equal(t, []bool{false}, got.Partial)
+	require.EqualValues(t, 1, got.Sizes[0].Files)
+}
