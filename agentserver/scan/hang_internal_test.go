@@ -8,6 +8,7 @@ import (
 	"path/filepath"
 	"runtime"
 	"strings"
+	"sync"
 	"sync/atomic"
 	"testing"
 	"time"
@@ -40,16 +41,17 @@ func TestAPartThatHangsIsListedAndTheRestIsMeasured(t *testing.T) {
 				<-release
 			}
 		}})
-		places := []Place{{Path: ".", Label: 0, Estimate: true}, {Path: "bad", Label: 1}, {Path: "good", Label: 2}}
+		places := []Place{{Path: ".", Label: 0, Estimate: true}, {Path: "bad", Label: 1}, {Path: "good", Label: 2}, {Path: "bad/inner", Label: 3}}
 		result, err := s.Walk(t.Context(), places)
 		require.NoError(t, err)
 		require.Len(t, result.Faults, 1)
 		require.Equal(t, "bad", result.Faults[0].Path)
 		require.ErrorContains(t, result.Faults[0].Err, "did not answer")
 		require.True(t, result.Partial[1])
+		require.True(t, result.Partial[3], "it lies in what hangs")
 		if workers > 1 {
 			require.EqualValues(t, 2, result.Sizes[2].Files)
-			require.Equal(t, []bool{false, true, false}, result.Partial)
+			require.Equal(t, []bool{false, true, false, true}, result.Partial)
 		} else {
 			require.True(t, result.Partial[2] || result.Sizes[2].Files == 2, "what was not reached is not passed off as empty")
 		}
@@ -70,6 +72,28 @@ func TestAPartThatHangsIsListedAndTheRestIsMeasured(t *testing.T) {
 		require.Empty(t, result.Faults)
 		require.EqualValues(t, 1, result.Sizes[1].Files)
 	}
+}
+
+func TestWhatIsGoneIsForgotten(t *testing.T) {
+	t.Parallel()
+	root := t.TempDir()
+	fill(t, root, "a/x/file", "a/y/file", "b/file")
+	s := New(root, Options{Now: func() time.Time { return time.Now().Add(time.Hour) }})
+	places := []Place{{Path: ".", Estimate: true}}
+	_, err := s.Walk(t.Context(), places)
+	require.NoError(t, err)
+	require.Len(t, s.cache.known, 5)
+	full := s.cache.used
+	require.NoError(t, os.RemoveAll(filepath.Join(root, "a")))
+	_, err = s.Walk(t.Context(), places)
+	require.NoError(t, err)
+	require.Len(t, s.cache.known, 2)
+	require.Less(t, s.cache.used, full)
+	require.NoError(t, os.RemoveAll(filepath.Join(root, "b")))
+	_, err = s.Walk(t.Context(), nil)
+	require.NoError(t, err)
+	require.Empty(t, s.cache.known)
+	require.Zero(t, s.cache.used)
 }
 
 func TestAWalkThatTakesTooLongAnswersWhatItHas(t *testing.T) {
@@ -111,6 +135,11 @@ func TestAStoppedFileServerIsNeverAsked(t *testing.T) {
 		unix.Close(server)
 		t.Skip("this user cannot mount: " + err.Error())
 	}
+	end := sync.OnceFunc(func() { // or whoever looked hangs for ever
+		require.NoError(t, unix.Unmount(hung, unix.MNT_DETACH|unix.MNT_FORCE))
+		unix.Close(server)
+	})
+	t.Cleanup(end)
 	stopped := make(chan error, 1)
 	go func() {
 		_, err := os.ReadDir(hung)
@@ -132,8 +161,7 @@ func TestAStoppedFileServerIsNeverAsked(t *testing.T) {
 		require.Fail(t, "the server did not hang, so nothing is shown", "%v", err)
 	default:
 	}
-	require.NoError(t, unix.Unmount(hung, unix.MNT_DETACH|unix.MNT_FORCE))
-	unix.Close(server)
+	end()
 	require.Error(t, <-stopped)
 }
 
@@ -166,4 +194,44 @@ func TestWithoutOpenat2TheSameHolds(t *testing.T) {
 	require.NoError(t, err)
 	require.EqualValues(t, 3, got.Sizes[0].Files)
 	require.ErrorIs(t, got.Faults[0].Err, ErrMounted)
+}
+
+// However deep and wide a tree is, few of its directories are open at once.
+func TestDescriptorsAreBounded(t *testing.T) {
+	t.Parallel()
+	root := t.TempDir()
+	for i := range 8 {
+		fill(t, root, fmt.Sprintf("wide-%d/%s/file", i, strings.Repeat("deep/", 400)))
+	}
+	var looks, most atomic.Int64
+	s := New(root, Options{Workers: 4, pause: func(string) {
+		if looks.Add(1)%20 != 0 {
+			return
+		}
+		entries, err := os.ReadDir("/proc/self/fd")
+		if err != nil {
+			return
+		}
+		open := int64(0)
+		for _, entry := range entries {
+			if to, err := os.Readlink("/proc/self/fd/" + entry.Name()); err == nil && strings.HasPrefix(to, root) {
+				open++
+			}
+		}
+		if open > most.Load() { // another worker may have found more at once; a few don't matter
+			most.Store(open)
+		}
+	}})
+	result, err := s.Walk(t.Context(), []Place{{Path: "."}})
+	require.NoError(t, err)
+	require.Empty(t, result.Faults)
+	require.EqualValues(t, 8, result.Sizes[0].Files)
+	require.Positive(t, most.Load())
+	require.LessOrEqual(t, most.Load(), int64(1+4*4), "the root, and for each worker what it reads and what that is opened from")
+	entries, err := os.ReadDir("/proc/self/fd")
+	require.NoError(t, err)
+	for _, entry := range entries {
+		to, _ := os.Readlink("/proc/self/fd/" + entry.Name())
+		require.False(t, strings.HasPrefix(to, root), "%s is still open", to)
+	}
 }

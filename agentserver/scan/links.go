@@ -2,14 +2,29 @@ package scan
 
 import "slices"
 
-// link is one name of a file that has several.
+// link is one name of a file that has several. There can be a million of them, so
+// it is packed.
 type link struct {
-	ino, size, blocks uint64
-	nlink, dev        uint32
+	ino    uint64
+	packed uint64 // the apparent size, and in the lowest 16 bits the filesystem
+	blocks uint32
+	nlink  uint32
 }
 
+// newLink takes a size of up to 256 TiB, and up to 2 TiB on the disk; what is
+// larger counts as that. fs is a small number for the filesystem.
+func newLink(ino, size, blocks uint64, nlink uint32, fs uint16) link {
+	return link{ino, min(size, 1<<48-1)<<16 | uint64(fs), uint32(min(blocks, 1<<32-1)), nlink}
+}
+
+func (l *link) size() int64 { return int64(l.packed >> 16) }
+
+func (l *link) fs() uint16 { return uint16(l.packed) } //nolint:gosec // its lowest bits
+
+func (l *link) same(o *link) bool { return l.ino == o.ino && l.fs() == o.fs() }
+
 func (l *link) hash() uint64 {
-	h := (l.ino ^ uint64(l.dev)<<48) * 0x9e3779b97f4a7c15
+	h := (l.ino ^ uint64(l.fs())<<48) * 0x9e3779b97f4a7c15
 	return h ^ h>>29
 }
 
@@ -49,12 +64,12 @@ func join(runs []linkRun, sizes []Size) (groups []group, elsewhere uint64) {
 		for i := range table.files {
 			file := &table.files[i]
 			labels := sets.all[file.labels]
-			bytes := int64(file.blocks) * 512 //nolint:gosec // no file is that large
+			bytes := int64(file.blocks) * 512
 			sizes[labels[0]].Allocated += bytes
-			sizes[labels[0]].Apparent += int64(file.size) //nolint:gosec // no file is that large
+			sizes[labels[0]].Apparent += file.size()
 			sizes[labels[0]].Inodes++
 			if file.seen < file.nlink {
-				elsewhere += mixed(file.ino, uint64(file.dev), uint64(file.nlink), uint64(file.seen))
+				elsewhere += mixed(file.ino, uint64(file.fs()), uint64(file.nlink), uint64(file.seen))
 				continue
 			}
 			for len(groups) <= int(file.labels) {
@@ -99,7 +114,7 @@ func (t *joint) find(name *link, hash uint64) *uint32 {
 	mask := uint64(len(t.slots) - 1) //nolint:gosec // it is not negative
 	at := hash / t.parts & mask
 	for t.slots[at] != 0 {
-		if file := &t.files[t.slots[at]-1]; file.ino == name.ino && file.dev == name.dev {
+		if file := &t.files[t.slots[at]-1]; file.same(name) {
 			break
 		}
 		at = (at + 1) & mask
@@ -112,7 +127,7 @@ func (t *joint) add(name *link, hash uint64, label int32, sets *labelSets) {
 	if *slot != 0 {
 		file := &t.files[*slot-1]
 		// Looked at one after the other, the names can tell of different times.
-		file.nlink, file.blocks, file.size = max(file.nlink, name.nlink), max(file.blocks, name.blocks), max(file.size, name.size)
+		file.nlink, file.blocks, file.packed = max(file.nlink, name.nlink), max(file.blocks, name.blocks), max(file.packed, name.packed)
 		file.seen++
 		file.labels = sets.with(file.labels, label)
 		return

@@ -30,7 +30,7 @@ func TestLinksAreJoinedAsAMapWould(t *testing.T) {
 				}
 				one.seen++
 				one.labels |= 1 << run.label
-				run.links = append(run.links, link{ino, one.blocks * 500, one.blocks, one.nlink, 7})
+				run.links = append(run.links, newLink(ino, one.blocks*500, one.blocks, one.nlink, 7))
 			}
 			runs = append(runs, run)
 		}

@@ -71,7 +71,7 @@ func chart(places []Place, watches int) (top *spot, labels int, err error) {
 		if place.Label < 0 || place.Label >= 1<<20 {
 			return nil, 0, box.Invalidf("places", "label %d of %q is out of range", place.Label, place.Path)
 		}
-		if place.Watch < 0 || place.Watch > watches {
+		if place.Watch < 0 || place.Watch > min(watches, 255) {
 			return nil, 0, box.Invalidf("places", "%q is watched for what no option says", place.Path)
 		}
 		if place.Path == "" || path.Clean(place.Path) != place.Path || place.Path[0] == '/' || place.Path == ".." || strings.HasPrefix(place.Path, "../") {

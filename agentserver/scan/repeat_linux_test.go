@@ -199,7 +199,7 @@ func TestTheMemoryIsBounded(t *testing.T) {
 	for i := range 100 {
 		write(t, filepath.Join(root, fmt.Sprintf("d%d/f", i)), 100)
 	}
-	s := scan.New(root, scan.Options{Now: later, CacheBytes: 30 * 230})
+	s := scan.New(root, scan.Options{Now: later, CacheBytes: 30 * 124})
 	place := scan.Place{Path: ".", Estimate: true}
 	first := walk(t, s, place)
 	second := walk(t, s, place)

@@ -11,8 +11,8 @@ type Options struct {
 	// Workers is how many directories are read at once; zero means twice the
 	// processors that may be used, at least 4 and at most 64.
 	Workers int
-	// CacheBytes bounds what is remembered of directories; zero means 48 MiB,
-	// enough for about 250,000. What does not fit is read again each time.
+	// CacheBytes bounds what is remembered of directories; zero means 40 MiB,
+	// enough for about 300,000. What does not fit is read again each time.
 	CacheBytes int64
 	// Stall is how long one system call may take before what it is about is given
 	// up; zero means 10 seconds.

@@ -128,9 +128,9 @@ func (w *plainWalk) count(info fs.FileInfo, at *spot) {
 		return
 	}
 	if !info.IsDir() && st.Nlink > 1 {
-		w.runs[at.label] = append(w.runs[at.label], link{
-			ino: st.Ino, size: uint64(st.Size), blocks: uint64(st.Blocks), nlink: uint32(st.Nlink), dev: uint32(st.Dev), //nolint:gosec,unconvert // sizes are not negative, and widths differ
-		})
+		w.runs[at.label] = append(w.runs[at.label], newLink(
+			st.Ino, uint64(st.Size), uint64(st.Blocks), uint32(st.Nlink), uint16(st.Dev), //nolint:gosec,unconvert // sizes are not negative, and widths differ
+		))
 		return
 	}
 	sum.Inodes++

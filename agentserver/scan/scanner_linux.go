@@ -31,13 +31,15 @@ type Scanner struct {
 	opts  Options
 	turn  chan struct{} // holds one token while no walk is on
 	cache cache
-	walks uint64
+	walks uint32
 
 	mu sync.Mutex
 	// hung are the directories that a worker of an earlier walk is still waiting
 	// for. They are left out until it comes back, so that no more workers hang.
 	hung    map[string]bool
 	anyHung atomic.Int64
+	// filesystems numbers the devices that were met: one, but for an overlay.
+	filesystems map[uint32]uint16
 }
 
 // New returns a Scanner of the trees below root.
@@ -46,7 +48,7 @@ func New(root string, opts Options) *Scanner {
 		opts.Workers = min(max(4, 2*runtime.GOMAXPROCS(0)), 64)
 	}
 	if opts.CacheBytes <= 0 {
-		opts.CacheBytes = 48 << 20
+		opts.CacheBytes = 40 << 20
 	}
 	if opts.Stall <= 0 {
 		opts.Stall = 10 * time.Second
@@ -58,7 +60,7 @@ func New(root string, opts Options) *Scanner {
 		opts.Now = time.Now
 	}
 	s := &Scanner{
-		path: root, opts: opts, turn: make(chan struct{}, 1), hung: map[string]bool{},
+		path: root, opts: opts, turn: make(chan struct{}, 1), hung: map[string]bool{}, filesystems: map[uint32]uint16{},
 		cache: cache{most: opts.CacheBytes, known: map[identity]*memory{}},
 	}
 	s.turn <- struct{}{}
@@ -202,6 +204,18 @@ func (w *walk) watch(ctx context.Context, ended <-chan struct{}) (whole bool) {
 		}
 		return false
 	}
+}
+
+// filesystem returns the small number of a device.
+func (s *Scanner) filesystem(device uint32) uint16 {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	number, known := s.filesystems[device]
+	if !known {
+		number = uint16(min(len(s.filesystems), 1<<16-1))
+		s.filesystems[device] = number
+	}
+	return number
 }
 
 func (s *Scanner) isHung(path string) bool {

@@ -33,7 +33,7 @@ type walk struct {
 	root    *anchor
 	open    opener
 	all     bool // read everything, remembered or not
-	number  uint64
+	number  uint32
 	settled int64                // a directory that changed later is not remembered
 	known   map[identity]*memory // only read while a worker of this walk lives
 	workers []*worker

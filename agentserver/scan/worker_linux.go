@@ -3,7 +3,6 @@ package scan
 import (
 	"errors"
 	"slices"
-	"strings"
 	"sync"
 	"sync/atomic"
 
@@ -19,6 +18,10 @@ type worker struct {
 
 	block, path, names []byte // for one directory at a time
 	links              []link
+	watchedName        string
+	device             uint32 // of the last link, and its number
+	deviceNumber       uint16
+	deviceKnown        bool
 	filePrint          uint64 // of the files in the directory that is read
 	stat               unix.Statx_t
 
@@ -152,7 +155,7 @@ func (k *worker) recall(at *spot) *memory {
 		return nil
 	}
 	old := k.walk.known[identityOf(&k.stat)]
-	if old == nil || old.mtime != nanoseconds(k.stat.Mtime) || old.ctime != nanoseconds(k.stat.Ctime) || at.watch != 0 && at.watch != old.asked {
+	if old == nil || old.mtime != nanoseconds(k.stat.Mtime) || old.ctime != nanoseconds(k.stat.Ctime) || at.watch != 0 && at.watch != int(old.asked) {
 		return nil
 	}
 	old.walk.Store(k.walk.number)
@@ -162,17 +165,16 @@ func (k *worker) recall(at *spot) *memory {
 // again counts a directory as it is remembered.
 func (k *worker) again(parent *dir, name string, at *spot, old *memory) {
 	k.account(at, old, nil)
-	k.push(parent, name, at, nil, old.dirs, old.count)
+	k.push(parent, name, at, nil, old)
 }
 
 // readAll reads the names of an open directory and looks at each file.
 func (k *worker) readAll(parent *dir, name string, at *spot, open *anchor, remembering bool) {
 	w := k.walk
-	one := &memory{mtime: nanoseconds(k.stat.Mtime), ctime: nanoseconds(k.stat.Ctime), asked: at.watch}
+	one := &memory{mtime: nanoseconds(k.stat.Mtime), ctime: nanoseconds(k.stat.Ctime), asked: uint8(at.watch)} //nolint:gosec // bounded by chart
 	one.walk.Store(w.number)
 	itself := k.stat
-	one.files.Dirs, one.files.Inodes = 1, 1
-	k.names, k.links, k.filePrint = k.names[:0], k.links[:0], 0
+	k.names, k.links, k.watchedName, k.filePrint = k.names[:0], k.links[:0], "", 0
 	remembering = remembering && one.ctime < w.settled && one.mtime < w.settled
 	for {
 		n, err := read(open.fd, k.block)
@@ -197,13 +199,15 @@ func (k *worker) readAll(parent *dir, name string, at *spot, open *anchor, remem
 	}
 	k.stat = itself
 	one.dirs = string(k.names)
-	one.links = slices.Clone(k.links)
+	if len(k.links) > 0 || k.watchedName != "" {
+		one.more = &memoryMore{slices.Clone(k.links), k.watchedName}
+	}
 	id := identityOf(&k.stat)
 	if !remembering {
 		id = identity{}
 	}
 	k.account(at, one, &id)
-	k.push(parent, name, at, open, one.dirs, one.count)
+	k.push(parent, name, at, open, one)
 }
 
 // lookAll looks at the files of one block of names; it reports false when what
@@ -221,8 +225,8 @@ func (k *worker) lookAll(parent *dir, name string, at *spot, fd int, block []byt
 			continue
 		}
 		if at.watch != 0 && w.scanner.opts.Watch[at.watch-1](file[:len(file)-1]) {
-			if text := string(file[:len(file)-1]); one.watched == "" || text < one.watched {
-				one.watched = text
+			if text := string(file[:len(file)-1]); k.watchedName == "" || text < k.watchedName {
+				k.watchedName = text
 			}
 		}
 		if kind == unix.DT_DIR {
@@ -248,19 +252,26 @@ func (k *worker) lookAll(parent *dir, name string, at *spot, fd int, block []byt
 			sound = false
 			continue
 		}
-		one.files.Files++
+		one.files++
 		if !at.estimate {
 			k.filePrint += mixed(k.stat.Ino, k.stat.Size, uint64(nanoseconds(k.stat.Ctime))) //nolint:gosec // any number does
 		}
 		if k.stat.Nlink > 1 {
-			k.links = append(k.links, link{k.stat.Ino, k.stat.Size, k.stat.Blocks, k.stat.Nlink, device(&k.stat)})
+			k.links = append(k.links, newLink(k.stat.Ino, k.stat.Size, k.stat.Blocks, k.stat.Nlink, k.filesystem()))
 			continue
 		}
-		one.files.Inodes++
-		one.files.Allocated += int64(k.stat.Blocks) * 512 //nolint:gosec // no file is that large
-		one.files.Apparent += int64(k.stat.Size)          //nolint:gosec // no file is that large
+		one.allocated += int64(k.stat.Blocks) * 512 //nolint:gosec // no file is that large
+		one.apparent += int64(k.stat.Size)          //nolint:gosec // no file is that large
 	}
 	return sound
+}
+
+// filesystem returns the small number of that of the file that was looked at.
+func (k *worker) filesystem() uint16 {
+	if at := device(&k.stat); k.device != at || !k.deviceKnown {
+		k.device, k.deviceKnown, k.deviceNumber = at, true, k.walk.scanner.filesystem(at)
+	}
+	return k.deviceNumber
 }
 
 // account adds one directory, which was looked at just now, with the files in it
@@ -273,15 +284,13 @@ func (k *worker) account(at *spot, one *memory, read *identity) {
 		return
 	}
 	k.print += mixed(uint64(at.label), k.stat.Ino, uint64(nanoseconds(k.stat.Mtime)), uint64(nanoseconds(k.stat.Ctime))) //nolint:gosec // any number does
-	sum := &k.sizes[at.label]
-	sum.add(&one.files)
-	sum.Allocated += int64(k.stat.Blocks) * 512 //nolint:gosec // no directory is that large
-	sum.Apparent += int64(k.stat.Size)          //nolint:gosec // no directory is that large
-	if len(one.links) > 0 {
-		k.runs = append(k.runs, linkRun{at.label, one.links})
+	size := one.size(k.stat.Blocks, k.stat.Size)
+	k.sizes[at.label].add(&size)
+	if links := one.links(); len(links) > 0 {
+		k.runs = append(k.runs, linkRun{at.label, links})
 	}
-	if at.watch != 0 && one.watched != "" && (k.watched[at.label] == "" || one.watched < k.watched[at.label]) {
-		k.watched[at.label] = one.watched
+	if name := one.watched(); at.watch != 0 && name != "" && (k.watched[at.label] == "" || name < k.watched[at.label]) {
+		k.watched[at.label] = name
 	}
 	if read == nil {
 		k.work.Kept++
@@ -292,13 +301,13 @@ func (k *worker) account(at *spot, one *memory, read *identity) {
 	}
 	k.print += k.filePrint
 	k.work.Read++
-	k.work.Looked += one.files.Files
+	k.work.Looked += int64(one.files)
 }
 
 // push puts the sub-directories of the directory at k.path on the stack. open is
 // that directory when it is open.
-func (k *worker) push(parent *dir, name string, at *spot, open *anchor, names string, count int) {
-	if count == 0 {
+func (k *worker) push(parent *dir, name string, at *spot, open *anchor, one *memory) {
+	if one.count == 0 {
 		return
 	}
 	w := k.walk
@@ -308,11 +317,11 @@ func (k *worker) push(parent *dir, name string, at *spot, open *anchor, names st
 	} else if d.anchor = k.anchorAt(parent, name, at, open); d.anchor == nil {
 		return
 	}
-	w.pending.Add(int64(count))
+	w.pending.Add(int64(one.count))
 	k.mu.Lock()
 	dropped := k.dropped
 	if !dropped {
-		k.stack = append(k.stack, frame{d, names})
+		k.stack = append(k.stack, frame{d, one.dirs})
 	}
 	k.mu.Unlock()
 	switch {
@@ -345,54 +354,6 @@ func (k *worker) anchorAt(parent *dir, name string, at *spot, open *anchor) *anc
 	made := newAnchor(fd)
 	made.count = &k.walk.anchors
 	return made
-}
-
-// shut tells of a directory that could not be opened. One that is gone by now is
-// no fault.
-func (k *worker) shut(parent *dir, name string, at *spot, err error) {
-	switch {
-	case errors.Is(err, unix.ENOENT):
-		return
-	case errors.Is(err, unix.ENOTDIR), errors.Is(err, unix.ELOOP):
-		// A place that is a link itself is told; deeper, one that took the place of a
-		// directory meanwhile is a link like all others.
-		if parent.parent != nil || errors.Is(err, unix.ENOTDIR) && !k.isLink(parent) {
-			return
-		}
-		err = errLink
-	case errors.Is(err, unix.EXDEV):
-		err = ErrMounted
-	case errors.Is(err, unix.EACCES), errors.Is(err, unix.EPERM):
-		// It takes space itself, whatever is inside.
-		if look(parent.anchor.fd, k.path, k.walk.open.quick, &k.stat) == nil && k.stat.Mode&unix.S_IFMT == unix.S_IFDIR {
-			k.filePrint = 0
-			k.account(at, &memory{files: Size{Dirs: 1, Inodes: 1}}, &identity{})
-		}
-	}
-	k.refuse(parent, name, at, err)
-}
-
-// isLink reports whether k.path is a link.
-func (k *worker) isLink(parent *dir) bool {
-	return look(parent.anchor.fd, k.path, k.walk.open.quick, &k.stat) == nil && k.stat.Mode&unix.S_IFMT == unix.S_IFLNK
-}
-
-func (k *worker) refuse(parent *dir, name string, at *spot, err error) {
-	path := parent.path(name)
-	k.mu.Lock()
-	defer k.mu.Unlock()
-	if !k.dropped {
-		k.fault(at.label, path, err)
-	}
-}
-
-// fault is for the holder of the lock.
-func (k *worker) fault(label int32, path string, err error) {
-	k.partial[label] = true
-	k.faultCount++
-	if len(k.faults) < maxFaults {
-		k.faults = append(k.faults, Fault{strings.ToValidUTF8(path, "\uFFFD"), err})
-	}
 }
 
 func identityOf(st *unix.Statx_t) identity { return identity{st.Ino, device(st)} }

@@ -2,6 +2,7 @@ package server
 
 import (
 	"errors"
+	"slices"
 
 	"github.com/openhands/boxkeeper/agentserver/reclaim"
 	"github.com/openhands/boxkeeper/agentserver/scan"
@@ -179,28 +180,9 @@ func (s *sums) byTier(conversation string) map[box.Tier]int64 {
 	return out
 }
 
-// left are the items that a pass of their tier would leave.
+// left are the items that a pass would leave.
 func (s *sums) left() []box.ReclaimItem {
-	inside := make(map[box.Tier][]*box.ReclaimItem, 3)
-	var out []box.ReclaimItem
-	for _, item := range s.items {
-		if item.Skipped == "" {
-			continue
-		}
-		covers, known := inside[item.Tier]
-		if !known {
-			covers = reclaim.Covers(s.items, item.Tier, func(*box.ReclaimItem) bool { return true })
-			inside[item.Tier] = covers
-		}
-		goes := false
-		for _, cover := range covers {
-			goes = goes || belowDir(cover.Path, item.Path)
-		}
-		if !goes {
-			out = append(out, item)
-		}
-	}
-	return out
+	return slices.DeleteFunc(slices.Clone(s.items), func(item box.ReclaimItem) bool { return item.Skipped == "" })
 }
 
 func (s *sums) trash() int64 {

@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"net/http"
+	"runtime/debug"
 	"slices"
 	"strings"
 	"sync"
@@ -23,6 +24,9 @@ const (
 	// partBound is how long a part of the answer may take before the rest is
 	// answered without it.
 	partBound = 2 * time.Minute
+	// largeTree is how many directories a look meets before its memory is worth
+	// returning.
+	largeTree = 5000
 	// maxTold bounds the errors of one answer.
 	maxTold = 100
 )
@@ -148,8 +152,14 @@ func (s *storage) carryOut(ctx context.Context, look *storageLook) {
 		s.running = nil
 	}
 	s.mu.Unlock()
+	large := s.cost.Read+s.cost.Kept >= largeTree
 	close(look.done)
 	look.give(nil)
+	if large {
+		// boxd is mostly idle, and would keep what reading a large tree took until it
+		// is needed again, which may be never.
+		debug.FreeOSMemory()
+	}
 }
 
 // look measures. Only histories that cannot be listed, and a disk that does not
