@@ -28,16 +28,20 @@ var named = []string{ //nolint:gochecknoglobals // a constant table
 // that names a program.
 func (r *Repository) change(ctx context.Context, stdin io.Reader, args ...string) error {
 	direct := []string{"GIT_DIR=" + r.common}
-	keys, values := append([]string{}, named...), make([]string, len(named))
+	var keys, values []string
+	set := func(key, value string) { keys, values = append(keys, key), append(values, value) }
+	for _, key := range named {
+		set(key, "")
+	}
 	list := run{dir: r.common, env: direct, args: []string{"config", "--null", "--name-only", "--list"}}
 	list.out = func(answer io.Reader) error {
 		return eachRecord(answer, func(key string) error {
 			if !programs.MatchString(key) {
 				return nil
 			}
-			keys, values = append(keys, key), append(values, "")
+			set(key, "")
 			if rest, ok := strings.CutPrefix(strings.ToLower(key), "filter."); ok && rest != "" {
-				keys, values = append(keys, key[:strings.LastIndexByte(key, '.')]+".required"), append(values, "false")
+				set(key[:strings.LastIndexByte(key, '.')]+".required", "false")
 			}
 			return nil
 		})

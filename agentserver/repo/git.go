@@ -67,9 +67,9 @@ func New(opts Options) (*Git, error) {
 
 // run is one run of git.
 type run struct {
-	dir   string
-	env   []string
-	args  []string
+	dir  string
+	env  []string
+	args []string
 	// config are further settings, as "name=value".
 	config []string
 	stdin  io.Reader

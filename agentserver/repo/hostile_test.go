@@ -78,6 +78,8 @@ var hostiles = []hostile{
 	{name: "reference-transaction hook", prepare: hook("reference-transaction"), show: []string{"update-ref", "refs/x", "HEAD"}},
 	{name: "reference-transaction hook in a worktree", prepare: hook("reference-transaction"), show: []string{"update-ref", "refs/x", "HEAD"}, linked: true},
 	{name: "core.hooksPath", prepare: func(t *testing.T, dir, program string) {
+		t.Helper()
+
 		hooks := filepath.Join(filepath.Dir(program), "hooks")
 		require.NoError(t, os.MkdirAll(hooks, 0o755))
 		require.NoError(t, os.Symlink(program, filepath.Join(hooks, "reference-transaction")))
@@ -85,6 +87,8 @@ var hostiles = []hostile{
 	}, show: []string{"update-ref", "refs/x", "HEAD"}},
 	{name: "alias", prepare: config("alias.ls-filez", "!PROGRAM"), show: []string{"ls-filez"}},
 	{name: "core.alternateRefsCommand", prepare: func(t *testing.T, dir, program string) {
+		t.Helper()
+
 		other := filepath.Join(filepath.Dir(program), "other")
 		do(t, dir, "clone", "-q", "--bare", dir, other)
 		write(t, filepath.Join(dir, ".git/objects/info/alternates"), filepath.Join(other, "objects")+"\n")
@@ -95,6 +99,8 @@ var hostiles = []hostile{
 	{name: "remote.uploadpack", prepare: config("remote.origin.url", "/", "remote.origin.uploadpack", "PROGRAM"), show: []string{"fetch", "origin"}},
 	{name: "credential helper", prepare: config("credential.helper", "!PROGRAM", "remote.origin.url", "https://example.invalid/x"), show: []string{"credential", "fill"}, input: "protocol=https\nhost=example.invalid\n\n"},
 	{name: "gpg program", prepare: func(t *testing.T, dir, program string) {
+		t.Helper()
+
 		body := do(t, dir, "cat-file", "commit", "HEAD")
 		head, message, _ := strings.Cut(body, "\n\n")
 		signed := filepath.Join(filepath.Dir(program), "commit")
@@ -106,30 +112,42 @@ var hostiles = []hostile{
 		do(t, dir, "stash")
 	}, show: []string{"log", "-1"}},
 	{name: "an include", prepare: func(t *testing.T, dir, program string) {
+		t.Helper()
+
 		write(t, filepath.Join(dir, ".git/more"), "[core]\n\tfsmonitor = "+program+"\n")
 		config("include.path", "more")(t, dir, program)
 	}, show: []string{"status"}},
 	{name: "an include on a condition", prepare: func(t *testing.T, dir, program string) {
+		t.Helper()
+
 		write(t, filepath.Join(dir, ".git/more"), "[core]\n\tfsmonitor = "+program+"\n")
 		config("includeIf.onbranch:main.path", "more")(t, dir, program)
 	}, show: []string{"status"}},
 	{name: "the user's own configuration", prepare: func(t *testing.T, dir, program string) {
+		t.Helper()
+
 		do(t, dir, "config", "--global", "core.fsmonitor", program)
 	}, show: []string{"status"}},
 	{name: "a worktree's own configuration", prepare: config("extensions.worktreeConfig", "true", "core.fsmonitor", "PROGRAM"), show: []string{"status"}, linked: true},
 	{name: "a submodule's configuration", prepare: func(t *testing.T, dir, program string) {
+		t.Helper()
+
 		inner := filepath.Join(dir, "inner")
 		do(t, dir, "-c", "protocol.file.allow=always", "submodule", "--quiet", "add", dir, "inner")
 		do(t, dir, "commit", "-q", "-m", "with a submodule")
 		do(t, inner, "config", "core.fsmonitor", program)
 	}, show: []string{"status"}},
 	{name: "a submodule's filter", prepare: func(t *testing.T, dir, program string) {
+		t.Helper()
+
 		inner := filepath.Join(dir, "inner")
 		do(t, dir, "-c", "protocol.file.allow=always", "submodule", "--quiet", "add", dir, "inner")
 		do(t, dir, "commit", "-q", "-m", "with a submodule")
 		touched("filter=evil", "filter.evil.clean", "PROGRAM")(t, inner, program)
 	}, show: []string{"status"}},
 	{name: "an object that only a promisor has", prepare: func(t *testing.T, dir, program string) {
+		t.Helper()
+
 		config("core.repositoryformatversion", "1", "extensions.partialClone", "origin", "remote.origin.promisor", "true",
 			"remote.origin.url", "ssh://example.invalid/x", "core.sshCommand", "PROGRAM")(t, dir, program)
 		blob := do(t, dir, "rev-parse", "HEAD:a.txt")

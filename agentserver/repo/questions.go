@@ -9,7 +9,6 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
-	"strconv"
 	"strings"
 
 	"github.com/openhands/boxkeeper/box"
@@ -313,20 +312,15 @@ var (
 )
 
 // Unreachable lists the commits that can be reached from tips and not from what
-// besides names, at most most of them; 0 means all. Names of commits that are
-// gone already count for nothing. Tips may be names of references.
-func (r *Repository) Unreachable(ctx context.Context, tips, besides []string, most int) ([]string, error) {
+// besides names. Names of commits that are gone already count for nothing. Tips
+// may be names of references. Exhausted when there are more than 200,000.
+func (r *Repository) Unreachable(ctx context.Context, tips, besides []string) ([]string, error) {
 	if len(tips) == 0 {
 		return nil, nil
 	}
-	args := []string{"rev-list", "--ignore-missing"}
-	if most > 0 {
-		args = append(args, "--max-count="+strconv.Itoa(most))
-	}
 	// Git before 2.42 takes no such options on its standard input. The second
 	// --not turns the first one off for what comes there.
-	args = append(append(append(args, "--not"), besides...), "--not", "--stdin")
-	what := r.ask(args...)
+	what := r.ask(append(append([]string{"rev-list", "--ignore-missing", "--not"}, besides...), "--not", "--stdin")...)
 	what.stdin = strings.NewReader(strings.Join(tips, "\n") + "\n")
 	var out []string
 	what.out = func(answer io.Reader) error {

@@ -105,7 +105,7 @@ func ours(t *testing.T, git *repo.Git, dir string) error {
 	note(err)
 	_, err = r.Stashes(ctx)
 	note(err)
-	_, err = r.Unreachable(ctx, []string{head.ID}, repo.BesidesRemotes, 0)
+	_, err = r.Unreachable(ctx, []string{head.ID}, repo.BesidesRemotes)
 	note(err)
 	var sink bytes.Buffer
 	note(r.Bundle(ctx, &sink, refs))
@@ -150,27 +150,42 @@ func TestWhatIsNotUnderstoodIsRefused(t *testing.T) {
 	t.Parallel()
 	for name, spoil := range map[string]func(t *testing.T, dir string){
 		"an extension that is not known": func(t *testing.T, dir string) {
+			t.Helper()
+
 			do(t, dir, "config", "core.repositoryformatversion", "1")
 			do(t, dir, "config", "extensions.frobnicate", "true")
 		},
-		"a format that is not known": func(t *testing.T, dir string) { do(t, dir, "config", "core.repositoryformatversion", "7") },
+		"a format that is not known": func(t *testing.T, dir string) {
+			t.Helper()
+			do(t, dir, "config", "core.repositoryformatversion", "7")
+		},
 		"a head that leads out": func(t *testing.T, dir string) {
+			t.Helper()
+
 			write(t, filepath.Join(dir, ".git/HEAD"), "ref: refs/../../../etc/passwd\n")
 		},
 		"a .git that is a link": func(t *testing.T, dir string) {
+			t.Helper()
+
 			require.NoError(t, os.Rename(filepath.Join(dir, ".git"), filepath.Join(dir, "elsewhere")))
 			require.NoError(t, os.Symlink("elsewhere", filepath.Join(dir, ".git")))
 		},
 		"a .git that names the record of another worktree": func(t *testing.T, dir string) {
+			t.Helper()
+
 			other := filepath.Join(filepath.Dir(dir), "other")
 			do(t, dir, "worktree", "add", "-q", "--detach", other)
 			require.NoError(t, os.Rename(filepath.Join(dir, ".git"), filepath.Join(filepath.Dir(dir), "moved")))
 			write(t, filepath.Join(dir, ".git"), "gitdir: "+filepath.Join(filepath.Dir(dir), "moved/worktrees/other")+"\n")
 		},
 		"a setting that would be written as two lines": func(t *testing.T, dir string) {
+			t.Helper()
+
 			write(t, filepath.Join(dir, ".git/config"), "[core]\n\tfilemode = \"true\\n[filter \\\"x\\\"]\"\n")
 		},
 		"a configuration that is a pipe": func(t *testing.T, dir string) {
+			t.Helper()
+
 			require.NoError(t, os.Remove(filepath.Join(dir, ".git/config")))
 			makePipe(t, filepath.Join(dir, ".git/config"))
 		},
@@ -326,7 +341,7 @@ func TestReplacedHistoryHidesNothing(t *testing.T) {
 	second := do(t, dir, "rev-parse", "HEAD")
 	do(t, dir, "replace", "--graft", first, second)
 	require.Empty(t, do(t, dir, "rev-list", "HEAD", "--not", "--remotes"), "plain git is fooled")
-	ids, err := open(t, git, dir).Unreachable(t.Context(), []string{second}, repo.BesidesRemotes, 0)
+	ids, err := open(t, git, dir).Unreachable(t.Context(), []string{second}, repo.BesidesRemotes)
 	require.NoError(t, err)
 	require.Equal(t, []string{second}, ids)
 }

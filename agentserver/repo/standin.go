@@ -10,6 +10,7 @@ import (
 	"path/filepath"
 	"regexp"
 	"slices"
+	"strconv"
 	"strings"
 	"time"
 
@@ -113,8 +114,8 @@ var allowed = map[string]*regexp.Regexp{ //nolint:gochecknoglobals // a constant
 }
 
 var (
-	truth  = regexp.MustCompile(`(?i)^(true|false|yes|no|on|off|1|0)$`) //nolint:gochecknoglobals // a constant
-	format = regexp.MustCompile(`^[a-z0-9]{1,20}$`)                     //nolint:gochecknoglobals // a constant
+	truth  = regexp.MustCompile(`(?i)^(true|false|yes|no|on|off|1|0)$`)
+	format = regexp.MustCompile(`^[a-z0-9]{1,20}$`)
 )
 
 // passive are the extensions that change nothing for a reader; what else begins
@@ -127,78 +128,89 @@ var passive = []string{ //nolint:gochecknoglobals // a constant table
 // readSettings reads the configuration as data: git prints the file and does
 // nothing it says, includes among it.
 func (g *Git) readSettings(ctx context.Context, at place) (settings, error) {
-	var out settings
-	version := "0"
-	own := false
-	urls := map[string]string{}
-	read := func(file string) error {
-		// By descriptor, since a name could be anything by the time git opens it.
-		in, err := openRegular(file)
-		if errors.Is(err, fs.ErrNotExist) {
-			return nil
-		}
-		if err != nil {
-			return err
-		}
-		defer in.Close()
-		what := run{
-			dir: "/", env: []string{"GIT_DIR=/nonexistent"}, stdin: in,
-			args: []string{"config", "--file", "-", "--no-includes", "--null", "--list"},
-		}
-		what.out = func(r io.Reader) error {
-			return eachRecord(r, func(record string) error {
-				key, value, set := strings.Cut(record, "\n")
-				if !set {
-					value = "true"
-				}
-				lower := strings.ToLower(key)
-				form, copied := allowed[lower]
-				switch {
-				case copied && !form.MatchString(value):
-					return refused("its setting " + lower + " is not understood")
-				case copied:
-					section, name, _ := strings.Cut(lower, ".")
-					out.lines = append(out.lines, "["+section+"]\n\t"+name+" = "+value)
-				case lower == "core.repositoryformatversion":
-					version = value
-				case slices.Contains(passive, lower):
-					own = own || lower == "extensions.worktreeconfig" && truth.MatchString(value)
-					out.partial = out.partial || lower == "extensions.partialclone"
-				case strings.HasPrefix(lower, "extensions."):
-					return refused("it uses " + oneLine(lower) + ", which is not known here")
-				case strings.HasPrefix(lower, "remote."):
-					if strings.HasSuffix(lower, ".promisor") {
-						out.partial = true
-					}
-					if name, ok := strings.CutSuffix(key[len("remote."):], ".url"); ok {
-						urls[name] = value
-					}
-				}
-				return nil
-			})
-		}
-		if err := g.do(ctx, what); err != nil {
-			return fmt.Errorf("read the configuration: %w", err)
-		}
-		return nil
+	reading := &reading{urls: map[string]string{}, version: "0"}
+	if err := g.readConfig(ctx, filepath.Join(at.common, "config"), reading.note); err != nil {
+		return settings{}, err
 	}
-	if err := read(filepath.Join(at.common, "config")); err != nil {
-		return out, err
-	}
-	if own {
-		if err := read(filepath.Join(at.gitDir, "config.worktree")); err != nil {
-			return out, err
+	if reading.own {
+		if err := g.readConfig(ctx, filepath.Join(at.gitDir, "config.worktree"), reading.note); err != nil {
+			return settings{}, err
 		}
 	}
-	if version != "0" && version != "1" {
-		return out, refused("its format has version " + oneLine(version) + ", which is not known here")
+	if reading.version != "0" && reading.version != "1" {
+		return settings{}, refused("its format has version " + oneLine(reading.version) + ", which is not known here")
 	}
-	out.lines = append(out.lines, "[core]\n\trepositoryformatversion = "+version+"\n\tbare = "+fmt.Sprint(at.workTree == ""))
-	for name, url := range urls {
+	out := reading.settings
+	out.lines = append(out.lines, "[core]\n\trepositoryformatversion = "+reading.version+"\n\tbare = "+strconv.FormatBool(at.workTree == ""))
+	for name, url := range reading.urls {
 		out.remotes = append(out.remotes, Remote{Name: name, URL: withoutUser(url)})
 	}
 	slices.SortFunc(out.remotes, func(a, b Remote) int { return strings.Compare(a.Name, b.Name) })
 	return out, nil
+}
+
+// readConfig calls fn with each setting of one file, which may be missing.
+func (g *Git) readConfig(ctx context.Context, file string, fn func(key, value string) error) error {
+	// By descriptor, since a name could be anything by the time git opens it.
+	in, err := openRegular(file)
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil
+	}
+	if err != nil {
+		return err
+	}
+	defer in.Close()
+	what := run{
+		dir: "/", env: []string{"GIT_DIR=/nonexistent"}, stdin: in,
+		args: []string{"config", "--file", "-", "--no-includes", "--null", "--list"},
+	}
+	what.out = func(r io.Reader) error {
+		return eachRecord(r, func(record string) error {
+			key, value, set := strings.Cut(record, "\n")
+			if !set {
+				value = "true"
+			}
+			return fn(key, value)
+		})
+	}
+	if err := g.do(ctx, what); err != nil {
+		return fmt.Errorf("read the configuration: %w", err)
+	}
+	return nil
+}
+
+// reading is what the files of a configuration said so far.
+type reading struct {
+	settings
+	version string
+	own     bool // each worktree has a file of its own
+	urls    map[string]string
+}
+
+func (r *reading) note(key, value string) error {
+	lower := strings.ToLower(key)
+	form, copied := allowed[lower]
+	switch {
+	case copied && !form.MatchString(value):
+		return refused("its setting " + lower + " is not understood")
+	case copied:
+		section, name, _ := strings.Cut(lower, ".")
+		r.lines = append(r.lines, "["+section+"]\n\t"+name+" = "+value)
+	case lower == "core.repositoryformatversion":
+		r.version = value
+	case slices.Contains(passive, lower):
+		// Whatever it says: a file that is read for nothing changes nothing.
+		r.own = r.own || lower == "extensions.worktreeconfig"
+		r.partial = r.partial || lower == "extensions.partialclone"
+	case strings.HasPrefix(lower, "extensions."):
+		return refused("it uses " + oneLine(lower) + ", which is not known here")
+	case strings.HasPrefix(lower, "remote."):
+		r.partial = r.partial || strings.HasSuffix(lower, ".promisor")
+		if name, ok := strings.CutSuffix(key[len("remote."):], ".url"); ok {
+			r.urls[name] = value
+		}
+	}
+	return nil
 }
 
 // withoutUser drops what an address says of a user: it may be a password. So may

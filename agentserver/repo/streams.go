@@ -36,7 +36,7 @@ func (r *Repository) Rescued(ctx context.Context) ([]Ref, error) {
 	tips := append(own, others...)
 	slices.Sort(tips)
 	tips = slices.Compact(tips)
-	alone, err := r.Unreachable(ctx, tips, BesidesAll, 0)
+	alone, err := r.Unreachable(ctx, tips, BesidesAll)
 	if err != nil {
 		return nil, err
 	}
@@ -82,7 +82,7 @@ func (r *Repository) Bundle(ctx context.Context, w io.Writer, refs []Ref) error 
 	if err != nil {
 		return err
 	}
-	defer os.RemoveAll(dir)
+	defer func() { _ = os.RemoveAll(dir) }() // see Close
 	what := r.ask("bundle", "create", "--quiet", "-", "--all")
 	// One thread, since more make packs that differ; and little memory, since
 	// this is a box that somebody else works in.
