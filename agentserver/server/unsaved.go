@@ -2,6 +2,7 @@ package server
 
 import (
 	"net/http"
+	"time"
 
 	"github.com/openhands/boxkeeper/agentserver/repo"
 	"github.com/openhands/boxkeeper/agentserver/workspace"
@@ -52,10 +53,11 @@ func (s *Server) getExport(w http.ResponseWriter, r *http.Request) {
 		return
 	}
 	defer func() { <-s.looks }()
-	out := &begun{ResponseWriter: w}
+	out := &begun{ResponseWriter: w, control: http.NewResponseController(w)}
 	err := s.work.Export(r.Context(), out)
 	switch {
 	case err == nil:
+		_ = out.control.SetWriteDeadline(time.Time{}) // the connection may serve on
 	case out.began:
 		s.log.Warn("export the workspace", "error", err)
 		panic(http.ErrAbortHandler)
@@ -67,8 +69,13 @@ func (s *Server) getExport(w http.ResponseWriter, r *http.Request) {
 // begun notes whether an answer has begun, and begins it with its headers.
 type begun struct {
 	http.ResponseWriter
-	began bool
+	control *http.ResponseController
+	began   bool
 }
+
+// stalled is how long a reader may take nothing, since it holds up whoever wants
+// to look next.
+const stalled = 5 * time.Minute
 
 func (b *begun) Write(p []byte) (int, error) {
 	if !b.began {
@@ -77,5 +84,6 @@ func (b *begun) Write(p []byte) (int, error) {
 		b.Header().Set("Content-Disposition", `attachment; filename="workspace.tar.zst"`)
 		b.Header().Set("Cache-Control", "no-store")
 	}
+	_ = b.control.SetWriteDeadline(time.Now().Add(stalled)) // where there is a connection
 	return b.ResponseWriter.Write(p)
 }

@@ -40,15 +40,20 @@ func (e *export) repository(w *Workspace, one *box.ManifestRepository, prefix st
 		return e.unbundled(one, prefix, one.Path+"/.git", err)
 	}
 	defer r.Close()
+	// Empty when it is outside: then it cannot be kept as files.
 	common, inside := strings.CutPrefix(r.CommonDir(), e.tree.Root()+"/")
+	if !inside {
+		common = ""
+	}
 	switch {
 	case r.Linked():
 		one.Kind = box.RepositoryWorktree
+		e.homes = append(e.homes, r.GitDir())
 	case r.WorkTree() == "":
 		// Its directory is in the tree as it is.
 		one.Kind = box.RepositoryBare
 		return nil
-	case !inside:
+	case !e.homes.accepts(e.tree.Root(), r.GitDir()):
 		e.missing(one.Path + " has its git directory outside of the box")
 		one.Unbundled = "its git directory lies outside of the box"
 		return nil
@@ -115,7 +120,10 @@ func (e *export) unbundled(one *box.ManifestRepository, prefix, gitDir string, w
 		return err
 	}
 	one.Unbundled = why.Error()
-	e.missing(one.Path + ": the bundle of its repository, whose files are here instead: " + why.Error())
+	e.missing(one.Path + ": the bundle of its repository, whose files are here instead where they lie in the box: " + why.Error())
+	if gitDir == "" {
+		return nil
+	}
 	files, err := e.gitDir(gitDir, prefix+"git/")
 	one.GitFiles = files
 	return err

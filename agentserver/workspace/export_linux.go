@@ -34,6 +34,7 @@ type export struct {
 	again map[string]string
 	links map[inode]string
 	found []string // repositories, as places below the root
+	homes homes
 	copy  []byte
 }
 

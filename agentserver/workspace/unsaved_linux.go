@@ -65,14 +65,14 @@ func (w *Workspace) Unsaved(ctx context.Context) (box.Unsaved, error) {
 	if s.more > 0 {
 		s.answer.Unknown = append(s.answer.Unknown, fmt.Sprintf("%d more could not be looked at", s.more))
 	}
-	found := map[string]bool{}
+	looking := &looking{root: tree.Root(), git: w.opts.Git, again: s.again, found: map[string]bool{}}
 	for _, one := range s.answer.Repositories {
-		found[one.Path] = true
+		looking.found[one.Path] = true
 	}
 	inner := map[string]bool{}
 	for i := range s.answer.Repositories {
 		one := &s.answer.Repositories[i]
-		w.judge(ctx, tree.Root(), one, s.again, found)
+		looking.judge(ctx, one)
 		for _, place := range one.Submodules {
 			inner[path.Join(one.Path, place)] = true
 		}
@@ -146,19 +146,37 @@ func around(list []box.UnsavedRepository, place string) string {
 	return ""
 }
 
+// looking is what the judging of one repository knows of the others.
+type looking struct {
+	root  string
+	git   *repo.Git
+	again map[string]string
+	found map[string]bool // places of repositories
+	homes homes
+}
+
+// homes are directories outside of the box in which git directories are
+// accepted: the records of worktrees that lie in it.
+type homes []string
+
+// accepts says whether a repository of the box may keep its state in gitDir.
+func (h homes) accepts(root, gitDir string) bool {
+	return within(root, gitDir) || slices.ContainsFunc(h, func(home string) bool { return within(home, gitDir) })
+}
+
 // judge asks git about one repository. Whatever goes wrong makes it unknown.
-func (w *Workspace) judge(ctx context.Context, root string, one *box.UnsavedRepository, again map[string]string, found map[string]bool) {
+func (l *looking) judge(ctx context.Context, one *box.UnsavedRepository) {
 	defer one.Judge()
-	if err := w.ask(ctx, root, one, again, found); err != nil {
+	if err := l.ask(ctx, one); err != nil {
 		one.Unknown = err.Error()
 	}
 }
 
-func (w *Workspace) ask(ctx context.Context, root string, one *box.UnsavedRepository, again map[string]string, found map[string]bool) error {
-	if w.opts.Git == nil {
+func (l *looking) ask(ctx context.Context, one *box.UnsavedRepository) error {
+	if l.git == nil {
 		return errors.New("there is no git program in the box")
 	}
-	r, err := w.opts.Git.Open(ctx, filepath.Join(root, one.Path))
+	r, err := l.git.Open(ctx, filepath.Join(l.root, one.Path))
 	if err != nil {
 		return err
 	}
@@ -166,9 +184,10 @@ func (w *Workspace) ask(ctx context.Context, root string, one *box.UnsavedReposi
 	switch {
 	case r.Linked():
 		one.Kind = box.RepositoryWorktree
+		l.homes = append(l.homes, r.GitDir())
 	case r.WorkTree() == "":
 		one.Kind = box.RepositoryBare
-	case !within(root, r.GitDir()):
+	case !l.homes.accepts(l.root, r.GitDir()):
 		return errors.New("its git directory lies outside of the box")
 	}
 	one.Remotes = len(r.Remotes())
@@ -176,7 +195,7 @@ func (w *Workspace) ask(ctx context.Context, root string, one *box.UnsavedReposi
 		one.FetchedSeconds = int64(max(0, time.Since(at)) / time.Second)
 	}
 	if one.Kind != box.RepositoryBare {
-		if err := files(ctx, r, one, again, found); err != nil {
+		if err := files(ctx, r, one, l.again, l.found); err != nil {
 			return err
 		}
 	}
