@@ -201,6 +201,8 @@ func TestVariablesOfGitAreNotPassedOn(t *testing.T) {
 	require.NoError(t, os.WriteFile(program, []byte("#!/bin/sh\necho x >> "+mark+"\nexit 1\n"), 0o755))
 	write(t, filepath.Join(dir, "a.txt"), "eno\n")
 	t.Setenv("GIT_EXTERNAL_DIFF", program)
+	trace := filepath.Join(tools, "trace")
+	t.Setenv("GIT_TRACE", trace)
 	t.Setenv("GIT_CONFIG_COUNT", "1")
 	t.Setenv("GIT_CONFIG_KEY_0", "core.fsmonitor")
 	t.Setenv("GIT_CONFIG_VALUE_0", program)
@@ -209,6 +211,8 @@ func TestVariablesOfGitAreNotPassedOn(t *testing.T) {
 	_ = cmd.Run()
 	require.FileExists(t, mark, "plain git runs it")
 	require.NoError(t, os.Remove(mark))
+	require.NoError(t, os.Remove(trace))
 	require.NoError(t, ours(t, newGit(t), dir))
 	require.NoFileExists(t, mark)
+	require.NoFileExists(t, trace, "the helpers of this test do not pass it on either")
 }

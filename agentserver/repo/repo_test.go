@@ -8,10 +8,12 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/stretchr/testify/require"
 
 	"github.com/openhands/boxkeeper/agentserver/repo"
+	"github.com/openhands/boxkeeper/box"
 )
 
 // plain runs git as a person would, with the repository's configuration in
@@ -216,11 +218,11 @@ func TestAQuestionIsBounded(t *testing.T) {
 	require.ErrorContains(t, err, "no answer within 300ms")
 	requireEnded(t, program+".pid")
 
-	require.NoError(t, os.WriteFile(program, []byte("#!/bin/sh\nexec yes\n"), 0o755))
+	require.NoError(t, os.WriteFile(program, []byte("#!/bin/sh\nyes | tr '\\n' '\\000'\n"), 0o755))
 	git, err = repo.New(repo.Options{Program: program, MaxOutput: 1 << 20, Scratch: []string{t.TempDir()}})
 	require.NoError(t, err)
 	_, err = git.Open(t.Context(), dir)
-	require.Error(t, err, "an endless answer ends")
+	require.Equal(t, box.ClassExhausted, box.ClassOf(err), "an endless answer ends")
 }
 
 func TestABundleHoldsWhatOnlyReflogsName(t *testing.T) {
@@ -286,6 +288,12 @@ func snapshot(t *testing.T, dir string) map[string]string {
 func TestPatchesBringBackWhatWasChanged(t *testing.T) {
 	t.Parallel()
 	git, dir := newGit(t), newRepo(t)
+	// Git writes what it learns of such a file into the index, if it may.
+	write(t, filepath.Join(dir, "touched.txt"), "same\n")
+	do(t, dir, "add", "touched.txt")
+	do(t, dir, "commit", "-q", "-m", "more")
+	long := time.Now().Add(-time.Hour)
+	require.NoError(t, os.Chtimes(filepath.Join(dir, "touched.txt"), long, long))
 	write(t, filepath.Join(dir, "a.txt"), "staged\n")
 	do(t, dir, "add", "a.txt")
 	write(t, filepath.Join(dir, "a.txt"), "staged and changed\n")

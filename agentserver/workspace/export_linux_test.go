@@ -162,6 +162,19 @@ func TestAnArchiveBringsAllWorkBack(t *testing.T) {
 	require.Equal(t, "?? more.txt", do(t, other, "status", "--porcelain"))
 }
 
+func TestWhatCanBeMadeAgainIsKeptWhenARepositoryLiesInIt(t *testing.T) {
+	t.Parallel()
+	root, clone := newBox(t)
+	write(t, filepath.Join(clone, "pkg/node_modules/x"), "made again")
+	do(t, clone, "clone", "-q", ".", "node_modules/dep")
+	write(t, filepath.Join(clone, "node_modules/dep/a.txt"), "patched")
+	archive, manifest := export(t, root)
+	require.Len(t, manifest.Repositories, 2)
+	dir := unpack(t, archive)
+	require.FileExists(t, filepath.Join(dir, "files/workspace/project/node_modules/dep/a.txt"))
+	require.NoFileExists(t, filepath.Join(dir, "files/workspace/project/pkg/node_modules/x"))
+}
+
 func TestTheSameTreeGivesTheSameBytes(t *testing.T) {
 	t.Parallel()
 	root, clone := newBox(t)
