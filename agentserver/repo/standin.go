@@ -356,5 +356,34 @@ func (r *Repository) Fetched() time.Time {
 	return newest
 }
 
+// Modules lists the git directories of submodules that are kept with this
+// working tree, checked out or not: absolute paths, in order.
+func (r *Repository) Modules() ([]string, error) {
+	var out []string
+	err := filepath.WalkDir(filepath.Join(r.gitDir, "modules"), func(at string, entry fs.DirEntry, err error) error {
+		switch {
+		case err != nil:
+			return err
+		case !entry.IsDir():
+			return nil
+		case isGitDir(at):
+			out = append(out, at)
+			// One may keep others, at modules/NAME/modules/INNER.
+			inner := &Repository{place: place{gitDir: at}}
+			more, err := inner.Modules()
+			if err != nil {
+				return err
+			}
+			out = append(out, more...)
+			return fs.SkipDir
+		}
+		return nil
+	})
+	if err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return nil, fmt.Errorf("list the submodules: %w", err)
+	}
+	return out, nil
+}
+
 // Remotes lists the remotes that the configuration names.
 func (r *Repository) Remotes() []Remote { return slices.Clone(r.settings.remotes) }

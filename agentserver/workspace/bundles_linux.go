@@ -15,7 +15,14 @@ import (
 // their objects share a bundle.
 func (e *export) repositories(w *Workspace) error {
 	bundled := map[string]string{} // common directory to the place of its bundle
-	for i, place := range e.found {
+	for i := 0; ; i++ {
+		if i == len(e.found) {
+			e.found = append(e.found, e.homes.unseen(e.tree.Root(), e.unknown)...)
+		}
+		if i == len(e.found) {
+			return nil
+		}
+		place := e.found[i]
 		if err := e.ctx.Err(); err != nil {
 			return err
 		}
@@ -26,7 +33,6 @@ func (e *export) repositories(w *Workspace) error {
 		}
 		e.manifest.Repositories = append(e.manifest.Repositories, one)
 	}
-	return nil
 }
 
 // repository writes one; only an error of the archive itself is returned.
@@ -37,9 +43,16 @@ func (e *export) repository(w *Workspace, one *box.ManifestRepository, prefix st
 		r, err = w.opts.Git.Open(e.ctx, filepath.Join(e.tree.Root(), one.Path))
 	}
 	if err != nil {
-		return e.unbundled(one, prefix, one.Path+"/.git", err)
+		gitDir := one.Path + "/.git"
+		if strings.Contains(gitDir, "/.git/") {
+			gitDir = one.Path
+		}
+		return e.unbundled(one, prefix, gitDir, err)
 	}
 	defer r.Close()
+	if err := e.homes.note(r); err != nil {
+		e.missing(one.Path + ": " + err.Error())
+	}
 	// Empty when it is outside: then it cannot be kept as files.
 	common, inside := strings.CutPrefix(r.CommonDir(), e.tree.Root()+"/")
 	if !inside {
@@ -48,11 +61,11 @@ func (e *export) repository(w *Workspace, one *box.ManifestRepository, prefix st
 	switch {
 	case r.Linked():
 		one.Kind = box.RepositoryWorktree
-		e.homes = append(e.homes, r.GitDir())
 	case r.WorkTree() == "":
-		// Its directory is in the tree as it is.
 		one.Kind = box.RepositoryBare
-		return nil
+		if !strings.Contains(one.Path, "/.git/") {
+			return nil // its directory is in the tree as it is
+		}
 	case !e.homes.accepts(e.tree.Root(), r.GitDir()):
 		e.missing(one.Path + " has its git directory outside of the box")
 		one.Unbundled = "its git directory lies outside of the box"

@@ -162,6 +162,31 @@ func TestAnArchiveBringsAllWorkBack(t *testing.T) {
 	require.Equal(t, "?? more.txt", do(t, other, "status", "--porcelain"))
 }
 
+func TestSubmodulesAreBundledCheckedOutOrNot(t *testing.T) {
+	t.Parallel()
+	root, clone := newBox(t)
+	origin := do(t, clone, "config", "remote.origin.url")
+	var ids []string
+	for _, name := range []string{"inner", "gone"} {
+		do(t, clone, "-c", "protocol.file.allow=always", "submodule", "--quiet", "add", origin, name)
+		ids = append(ids, commit(t, filepath.Join(clone, name), "work in "+name))
+	}
+	do(t, clone, "commit", "-q", "-m", "with submodules")
+	do(t, clone, "submodule", "--quiet", "deinit", "-f", "gone")
+	archive, manifest := export(t, root)
+	require.Empty(t, manifest.Incomplete)
+	require.Len(t, manifest.Repositories, 3)
+	require.Equal(t, box.RepositorySubmodule, manifest.Repositories[1].Kind)
+	require.Equal(t, "workspace/project/.git/modules/gone", manifest.Repositories[2].Path)
+	dir := unpack(t, archive)
+	for i, id := range ids {
+		file, bare := filepath.Join(t.TempDir(), "bundle"), filepath.Join(t.TempDir(), "bare")
+		require.NoError(t, os.WriteFile(file, join(t, dir, manifest.Repositories[i+1].Bundle), 0o600))
+		do(t, dir, "clone", "-q", "--mirror", file, bare)
+		require.Equal(t, "commit", do(t, bare, "cat-file", "-t", id))
+	}
+}
+
 func TestWhatCanBeMadeAgainIsKeptWhenARepositoryLiesInIt(t *testing.T) {
 	t.Parallel()
 	root, clone := newBox(t)

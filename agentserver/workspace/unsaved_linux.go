@@ -70,7 +70,8 @@ func (w *Workspace) Unsaved(ctx context.Context) (box.Unsaved, error) {
 		looking.found[one.Path] = true
 	}
 	inner := map[string]bool{}
-	for i := range s.answer.Repositories {
+	// The list grows by submodules that are not checked out.
+	for i := 0; i < len(s.answer.Repositories); i++ {
 		one := &s.answer.Repositories[i]
 		looking.judge(ctx, one)
 		for _, place := range one.Submodules {
@@ -78,6 +79,11 @@ func (w *Workspace) Unsaved(ctx context.Context) (box.Unsaved, error) {
 		}
 		if err := ctx.Err(); err != nil {
 			return box.Unsaved{}, box.Errorf(box.ClassCanceled, "look at the repositories: %w", err)
+		}
+		if i == len(s.answer.Repositories)-1 {
+			for _, place := range looking.homes.unseen(tree.Root(), s.unknown) {
+				s.answer.Repositories = append(s.answer.Repositories, box.UnsavedRepository{Path: place, FetchedSeconds: -1})
+			}
 		}
 	}
 	for i := range s.answer.Repositories {
@@ -155,13 +161,50 @@ type looking struct {
 	homes homes
 }
 
-// homes are directories outside of the box in which git directories are
-// accepted: the records of worktrees that lie in it.
-type homes []string
+// homes are the git directories that were seen.
+type homes struct {
+	seen map[string]bool
+	// records are those of worktrees: what lies in one is accepted like what lies
+	// in the box, since it belongs to the worktree.
+	records []string
+	modules []string // of submodules, seen or not
+}
+
+// note remembers where a repository keeps its state.
+func (h *homes) note(r *repo.Repository) error {
+	if h.seen == nil {
+		h.seen = map[string]bool{}
+	}
+	h.seen[r.GitDir()] = true
+	if r.Linked() {
+		h.records = append(h.records, r.GitDir())
+	}
+	modules, err := r.Modules()
+	h.modules = append(h.modules, modules...)
+	return err
+}
 
 // accepts says whether a repository of the box may keep its state in gitDir.
-func (h homes) accepts(root, gitDir string) bool {
-	return within(root, gitDir) || slices.ContainsFunc(h, func(home string) bool { return within(home, gitDir) })
+func (h *homes) accepts(root, gitDir string) bool {
+	return within(root, gitDir) || slices.ContainsFunc(h.records, func(home string) bool { return within(home, gitDir) })
+}
+
+// unseen returns the git directories of submodules that no working tree was seen
+// of, as places below root, each once; those that lie elsewhere are unknown.
+func (h *homes) unseen(root string, unknown func(place, why string) error) []string {
+	var out []string
+	for _, dir := range h.modules {
+		if h.seen[dir] {
+			continue
+		}
+		h.seen[dir] = true
+		if place, ok := strings.CutPrefix(dir, root+"/"); ok {
+			out = append(out, place)
+		} else {
+			_ = unknown(filepath.Base(dir), "is a submodule that is not checked out, whose repository lies outside of the box")
+		}
+	}
+	return out
 }
 
 // judge asks git about one repository. Whatever goes wrong makes it unknown.
@@ -181,10 +224,12 @@ func (l *looking) ask(ctx context.Context, one *box.UnsavedRepository) error {
 		return err
 	}
 	defer r.Close()
+	if err := l.homes.note(r); err != nil {
+		return err
+	}
 	switch {
 	case r.Linked():
 		one.Kind = box.RepositoryWorktree
-		l.homes = append(l.homes, r.GitDir())
 	case r.WorkTree() == "":
 		one.Kind = box.RepositoryBare
 	case !l.homes.accepts(l.root, r.GitDir()):

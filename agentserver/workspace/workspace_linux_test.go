@@ -318,6 +318,20 @@ func TestUnsavedWorkIsListed(t *testing.T) {
 			require.Equal(t, 1, out.Repositories[1].Uncommitted.Count)
 			require.True(t, one.Saved, "%+v", one)
 		}},
+		{"a submodule that is no longer checked out", func(t *testing.T, _, clone string) {
+			t.Helper()
+			origin := do(t, clone, "config", "remote.origin.url")
+			do(t, clone, "-c", "protocol.file.allow=always", "submodule", "--quiet", "add", origin, "inner")
+			do(t, clone, "commit", "-q", "-m", "with a submodule")
+			do(t, clone, "push", "-q", "origin", "HEAD:refs/heads/pushed")
+			commit(t, filepath.Join(clone, "inner"), "work in it")
+			do(t, clone, "submodule", "--quiet", "deinit", "-f", "inner")
+		}, func(t *testing.T, out box.Unsaved, _ box.UnsavedRepository) {
+			t.Helper()
+			require.Len(t, out.Repositories, 2)
+			require.Equal(t, "workspace/project/.git/modules/inner", out.Repositories[1].Path)
+			require.Equal(t, 1, out.Repositories[1].UnpushedCommits)
+		}},
 		{"a bare repository", func(t *testing.T, root, clone string) {
 			t.Helper()
 

@@ -2,9 +2,7 @@ package worktree
 
 import (
 	"context"
-	"errors"
 	"fmt"
-	"io/fs"
 	"os"
 	"path"
 	"path/filepath"
@@ -76,11 +74,6 @@ func (l *Layout) judge(ctx context.Context, place string) verdict {
 	v.note(place, own, true)
 	for _, other := range found.Repositories[1:] {
 		v.note(place, other, false)
-	}
-	// Repositories of submodules that are not checked out die with the record.
-	kept, err := os.ReadDir(filepath.Join(r.GitDir(), "modules"))
-	if err != nil && !errors.Is(err, fs.ErrNotExist) || len(kept) > len(own.Submodules) {
-		return doubt("its record holds the repository of a submodule that is not checked out")
 	}
 	return v
 }
