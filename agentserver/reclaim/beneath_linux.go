@@ -1,6 +1,7 @@
 package reclaim
 
 import (
+	"bytes"
 	"fmt"
 	"os"
 	"path/filepath"
@@ -72,9 +73,11 @@ func (b *Beneath) List(at int, name string) (fd int, names []Name, err error) {
 }
 
 // UserOf returns a process that has its working directory, its program, an open
-// or a mapped file in the directory dir, an absolute path without links; empty
-// when none is seen. Our own process does not count.
-func UserOf(dir string) (string, error) {
+// or a mapped file in the directory dir, or names former in its command line or
+// environment, as one does that was started from an environment in it; empty
+// when none is seen. Both are absolute paths without links; former is where dir
+// was before it was renamed. Our own process does not count.
+func UserOf(dir, former string) (string, error) {
 	// A child of ours holds all of our descriptors until it runs its program.
 	syscall.ForkLock.RLock()
 	defer syscall.ForkLock.RUnlock()
@@ -90,11 +93,29 @@ func UserOf(dir string) (string, error) {
 		}
 		// The directory itself is what a shell in it has for its own.
 		cwd, _ := os.Readlink("/proc/" + pid + "/cwd")
-		if cwd == dir || len(placesOf(pid, dir+"/")) > 0 {
+		if cwd == dir || len(placesOf(pid, dir+"/")) > 0 || names(pid, former) {
 			return "process " + pid + commandOf(pid), nil
 		}
 	}
 	return "", nil
+}
+
+// names reports whether a process was started with dir, or something below it.
+func names(pid, dir string) bool {
+	for _, file := range []string{"/cmdline", "/environ"} {
+		text, _ := os.ReadFile("/proc/" + pid + file) // unreadable: another user's, see the package comment
+		for rest := text; ; {
+			at := bytes.Index(rest, []byte(dir))
+			if at < 0 {
+				break
+			}
+			rest = rest[at+len(dir):]
+			if len(rest) == 0 || strings.IndexByte("/\x00: ", rest[0]) >= 0 {
+				return true
+			}
+		}
+	}
+	return false
 }
 
 // MountIn returns a mount point at or below dir, an absolute path without links;

@@ -65,6 +65,25 @@ func unpack(t *testing.T, archive []byte) string {
 	}
 }
 
+// names lists what an archive has below files/, in its order.
+func names(t *testing.T, archive []byte) []string {
+	t.Helper()
+	zip, err := zstd.NewReader(bytes.NewReader(archive))
+	require.NoError(t, err)
+	defer zip.Close()
+	var out []string
+	for entries := tar.NewReader(zip); ; {
+		header, err := entries.Next()
+		if errors.Is(err, io.EOF) {
+			return out
+		}
+		require.NoError(t, err)
+		if name, ok := strings.CutPrefix(header.Name, box.WorkspaceFiles); ok {
+			out = append(out, strings.TrimSuffix(name, "/"))
+		}
+	}
+}
+
 // join puts the parts of a stream together.
 func join(t *testing.T, dir string, part box.ManifestPart) []byte {
 	t.Helper()
@@ -247,6 +266,14 @@ func TestNamesOfEveryKindAreKept(t *testing.T) {
 	require.Empty(t, manifest.Incomplete)
 	require.EqualValues(t, 1, manifest.LeftOut, "the pipe")
 	files := filepath.Join(unpack(t, archive), "files/workspace")
+	var order []string
+	require.NoError(t, filepath.WalkDir(work, func(at string, _ fs.DirEntry, err error) error {
+		if rel, _ := filepath.Rel(root, at); rel != "workspace/pipe" {
+			order = append(order, rel)
+		}
+		return err
+	}))
+	require.Equal(t, order, names(t, archive), "in the order of names, whatever the filesystem's")
 	require.NoError(t, filepath.WalkDir(work, func(at string, entry fs.DirEntry, err error) error {
 		require.NoError(t, err)
 		rel, err := filepath.Rel(work, at)

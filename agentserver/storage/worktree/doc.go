@@ -29,6 +29,6 @@
 //  10. It is moved into the trash, which others empty.
 //
 // Whatever fails before step 10 puts it back. A crash in between leaves it
-// renamed; the next look puts it back, or ends step 10 when git had unlisted it.
+// renamed; [Layout.Recover] puts it back, or ends step 10 when git had unlisted it.
 // Its branch stays in any case.
 package worktree

@@ -69,19 +69,14 @@ func (l *Layout) Remove(ctx context.Context, conversation string, confirmed bool
 	if raw, err := hex.DecodeString(conversation); err != nil || len(raw) != 16 || strings.ToLower(conversation) != conversation {
 		return nil, box.Invalidf("conversation", "%q is not the id of a conversation; use 32 hexadecimal digits", conversation)
 	}
-	if err := l.root.same(l.opts.Root); err != nil {
-		return nil, err
+	tree, err := l.open()
+	if errors.Is(err, os.ErrNotExist) {
+		return nil, nil
 	}
-	tree, err := reclaim.OpenBeneath(l.opts.Root)
 	if err != nil {
 		return nil, err
 	}
 	defer tree.Close()
-	// The descriptor is the root from now on; is it the one that was meant?
-	var st unix.Stat_t
-	if err := unix.Fstat(tree.Fd(), &st); err != nil || l.root.known && (uint64(st.Dev) != l.root.dev || st.Ino != l.root.ino) { //nolint:unconvert // the width differs between architectures
-		return nil, box.Errorf(box.ClassFailedPrecondition, "the root of the worktrees was replaced; restart boxd when that was meant")
-	}
 	dir := dashed(conversation)
 	fd, names, err := tree.List(tree.Fd(), dir)
 	if errors.Is(err, unix.ENOENT) {
@@ -108,6 +103,63 @@ func (l *Layout) Remove(ctx context.Context, conversation string, confirmed bool
 	// Succeeds only when nothing is left in it.
 	_ = unix.Unlinkat(tree.Fd(), dir, unix.AT_REMOVEDIR)
 	return out, nil
+}
+
+// open opens the root, when it is the one that was meant.
+func (l *Layout) open() (*reclaim.Beneath, error) {
+	if err := l.root.same(l.opts.Root); err != nil {
+		return nil, err
+	}
+	tree, err := reclaim.OpenBeneath(l.opts.Root)
+	if err != nil {
+		return nil, err
+	}
+	// The descriptor is the root from now on; the look before was by name.
+	var st unix.Stat_t
+	err = unix.Fstat(tree.Fd(), &st)
+	if err == nil && l.root.known && (uint64(st.Dev) != l.root.dev || st.Ino != l.root.ino) { //nolint:unconvert // the width differs between architectures
+		err = box.Errorf(box.ClassFailedPrecondition, "the root of the worktrees was replaced; restart boxd when that was meant")
+	}
+	if err != nil {
+		tree.Close()
+		return nil, err
+	}
+	return tree, nil
+}
+
+// Recover puts worktrees back whose removal a crash cut off, or ends it where git
+// had unlisted them. Call it before anything works in the box, and whenever.
+func (l *Layout) Recover(ctx context.Context) error {
+	tree, err := l.open()
+	if errors.Is(err, os.ErrNotExist) {
+		return nil
+	}
+	if err != nil {
+		return err
+	}
+	defer tree.Close()
+	fd, owners, err := tree.List(tree.Fd(), ".")
+	if err != nil {
+		return fmt.Errorf("list the worktrees: %w", err)
+	}
+	unix.Close(fd)
+	for _, owner := range owners {
+		if _, ok := fromDashed(owner.Name); !ok || owner.Kind != unix.DT_DIR {
+			continue
+		}
+		dir, names, err := tree.List(tree.Fd(), owner.Name)
+		if err != nil {
+			continue // Places says so
+		}
+		for _, name := range names {
+			if strings.HasPrefix(name.Name, asidePrefix) {
+				l.recover(ctx, dir, owner.Name, name.Name)
+			}
+		}
+		unix.Close(dir)
+		_ = unix.Unlinkat(tree.Fd(), owner.Name, unix.AT_REMOVEDIR) // when it is empty
+	}
+	return ctx.Err()
 }
 
 // removal is one worktree on its way out.
@@ -218,7 +270,7 @@ func (m *removal) finish(ctx context.Context, r *repo.Repository, fd int, aside,
 		return "was replaced while it was taken"
 	}
 	dir, _ := split(m.place)
-	user, err := reclaim.UserOf(filepath.Join(m.tree.Root(), dir, aside))
+	user, err := reclaim.UserOf(filepath.Join(m.tree.Root(), dir, aside), filepath.Join(m.tree.Root(), m.place))
 	switch {
 	case err != nil:
 		return "cannot tell whether a process uses it: " + err.Error()

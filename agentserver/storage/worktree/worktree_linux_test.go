@@ -418,6 +418,14 @@ func TestScenario87AWorktreeThatAProcessWorksInIsSkipped(t *testing.T) {
 	require.Empty(t, f.git(f.tree, "status", "--porcelain"), "it works as before")
 	require.NoError(t, inside.Process.Kill())
 	_ = inside.Wait()
+	// One that was started from an environment in it shows that in its own alone.
+	beside := exec.CommandContext(t.Context(), "sleep", "300")
+	beside.Env = []string{"PATH=" + os.Getenv("PATH"), "VIRTUAL_ENV=" + f.tree + "/.venv"}
+	beside.Dir = f.main
+	require.NoError(t, beside.Start())
+	f.requireKept(f.remove(f.layout(), false), "in use by process")
+	require.NoError(t, beside.Process.Kill())
+	_ = beside.Wait()
 	f.requireGone(f.remove(f.layout(), false))
 }
 
@@ -510,8 +518,8 @@ func TestARemovalThatACrashCutOffIsUndoneOrEnded(t *testing.T) {
 		f.write(f.tree+"/new.txt", "x")
 		f.git(f.main, "worktree", "lock", "--reason", "boxd: being removed", f.tree)
 		require.NoError(t, os.Rename(f.tree, filepath.Dir(f.tree)+"/.boxd-removing-0011223344556677-project"))
-		_, err := f.layout().Remove(t.Context(), conversation, false)
-		require.NoError(t, err)
+		require.NoError(t, f.layout().Recover(t.Context()))
+		require.Equal(t, "?? new.txt", f.git(f.tree, "status", "--porcelain"), "it works as before")
 		f.requireKept(f.remove(f.layout(), false), "untracked")
 		require.NoFileExists(t, f.main+"/.git/worktrees/project/locked")
 	})
@@ -520,9 +528,7 @@ func TestARemovalThatACrashCutOffIsUndoneOrEnded(t *testing.T) {
 		f := newFixture(t)
 		require.NoError(t, os.Rename(f.tree, filepath.Dir(f.tree)+"/.boxd-removing-0011223344556677-project"))
 		f.git(f.main, "worktree", "remove", f.tree)
-		items, err := f.layout().Remove(t.Context(), conversation, false)
-		require.NoError(t, err)
-		require.Empty(t, items)
+		require.NoError(t, f.layout().Recover(t.Context()))
 		require.DirExists(t, f.trash+"/worktree-0011223344556677-project")
 		require.NoDirExists(t, filepath.Dir(f.tree))
 	})
@@ -532,8 +538,7 @@ func TestARemovalThatACrashCutOffIsUndoneOrEnded(t *testing.T) {
 		aside := filepath.Dir(f.tree) + "/.boxd-removing-0011223344556677-project"
 		require.NoError(t, os.Rename(f.tree, aside))
 		require.NoError(t, os.Rename(f.main, f.box+"/moved"))
-		_, err := f.layout().Remove(t.Context(), conversation, false)
-		require.NoError(t, err)
+		require.NoError(t, f.layout().Recover(t.Context()))
 		require.DirExists(t, aside)
 	})
 }
