@@ -190,7 +190,7 @@ func (c *Client) DownloadTrajectory(ctx context.Context, id string) (body io.Rea
 		return nil, 0, box.Errorf(box.ClassUnknown, "%s %s answered %q instead of a zip", what.method, what.path, clip(kind, 60))
 	}
 	alarm.Reset(quietBody)
-	return &download{client: c, what: what, ctx: ctx, body: response.Body, alarm: alarm, cancel: cancel}, response.ContentLength, nil
+	return &download{client: c, what: what, ctx: ctx, body: response.Body, quiet: quietBody, alarm: alarm, cancel: cancel}, response.ContentLength, nil
 }
 
 // download ends a body that stays silent, and classes what goes wrong.
@@ -199,6 +199,7 @@ type download struct {
 	what   call
 	ctx    context.Context //nolint:containedctx // it lives as long as the body
 	body   io.ReadCloser
+	quiet  time.Duration // the longest silence
 	alarm  *time.Timer
 	cancel context.CancelCauseFunc
 }
@@ -206,13 +207,13 @@ type download struct {
 func (d *download) Read(p []byte) (int, error) {
 	n, err := d.body.Read(p)
 	if n > 0 {
-		d.alarm.Reset(quietBody)
+		d.alarm.Reset(d.quiet)
 	}
 	if err == nil || err == io.EOF {
 		return n, err
 	}
 	if d.ctx.Err() == nil && !d.alarm.Stop() {
-		return n, box.Errorf(box.ClassUnavailable, "%s %s: silent for %s", d.what.method, d.what.path, quietBody)
+		return n, box.Errorf(box.ClassUnavailable, "%s %s: silent for %s", d.what.method, d.what.path, d.quiet)
 	}
 	return n, d.client.transportError(d.ctx, d.what, err)
 }

@@ -173,6 +173,7 @@ func TestContractExamplesFitTheirTypes(t *testing.T) {
 		"Receipt": func() any { return new(box.Receipt) }, "SetPolicyAnswer": func() any { return new(box.SetPolicyAnswer) },
 		"Loss": func() any { return new(box.Loss) }, "Confirmation": func() any { return new(box.Confirmation) },
 		"Status": func() any { return new(box.Status) }, "Why": func() any { return new(box.Why) },
+		"Unsaved": func() any { return new(box.Unsaved) }, "Manifest": func() any { return new(box.Manifest) },
 	}
 	seen := map[string]bool{}
 	for _, example := range typedExample.FindAllStringSubmatch(readDoc(t, contractPage), -1) {

@@ -57,6 +57,10 @@ type Faults struct {
 	Running int
 	// Loop makes the pages of the catalogue go round in a circle.
 	Loop bool
+	// Unsaved, when set, is told instead of what a look at the workspace finds.
+	Unsaved *box.Unsaved
+	// CutExport is half of the archive of the workspace, with a length to match.
+	CutExport bool
 }
 
 // Server is a fake agent-server on a loopback port. It is stateful: what is
@@ -164,7 +168,7 @@ func (s *Server) serve(w http.ResponseWriter, r *http.Request) {
 		answer(w, http.StatusServiceUnavailable, map[string]any{
 			"detail": "Internal Server Error", "exception": "503: Server is in deferred-init state 'dormant'",
 		})
-	case s.opts.Plain && (strings.HasPrefix(r.URL.Path, "/api/boxd/") || strings.HasPrefix(r.URL.Path, "/api/storage")):
+	case s.opts.Plain && (strings.HasPrefix(r.URL.Path, "/api/boxd/") || strings.HasPrefix(r.URL.Path, "/api/storage") || strings.HasPrefix(r.URL.Path, "/api/workspace/")):
 		answer(w, http.StatusNotFound, map[string]string{"detail": "Not Found"})
 	case !s.opts.Alone && strings.HasPrefix(r.URL.Path, "/api/boxd/history/"):
 		answer(w, http.StatusNotImplemented, map[string]string{"detail": "the agent-server in this box keeps its own history"})
@@ -190,7 +194,7 @@ func (s *Server) info(w http.ResponseWriter, faults Faults) {
 	if !s.opts.Plain {
 		capabilities = append(capabilities, agentserver.CapabilityUse, agentserver.CapabilityDrain, agentserver.CapabilityStorageStatus)
 		if s.reclaimer.Supported() {
-			capabilities = append(capabilities, agentserver.CapabilityStorageReclaim)
+			capabilities = append(capabilities, agentserver.CapabilityStorageReclaim, agentserver.CapabilityUnsaved, agentserver.CapabilityExport)
 		}
 		if s.opts.Alone {
 			capabilities = append(capabilities, agentserver.CapabilityHistoryImport)
@@ -285,6 +289,10 @@ func (k *recorder) lie(r *http.Request, faults Faults) {
 			}
 			k.set(status)
 		}
+	case path == "/api/workspace/unsaved" && faults.Unsaved != nil:
+		k.set(faults.Unsaved)
+	case path == "/api/workspace/export" && faults.CutExport:
+		k.body.Truncate(k.body.Len() / 2)
 	case path == "/api/boxd/use":
 		var use agentserver.Use
 		if json.Unmarshal(k.body.Bytes(), &use) != nil {

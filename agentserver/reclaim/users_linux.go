@@ -12,7 +12,12 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// users finds, for each trash entry, a process that has its working directory,
+// users finds, for each trash entry, who uses it.
+func (r *Reclaimer) users(was map[string]string) (map[string]string, error) {
+	return r.tree.users(trashName, was)
+}
+
+// users finds, for each entry of dir, a process that has its working directory,
 // its root, its program, an open file or a mapped file inside, in whatever
 // mount namespace, and a mount that shows part of it or lies on it. was names
 // the directory that a process uses by being started from it, pointed at it or
@@ -23,13 +28,13 @@ import (
 // nobody can tell, so nothing goes. That is every one of another user, unless
 // the user can't enter the box or is root and the process was not started by
 // ours: the machine's own services do not work in a box.
-func (r *Reclaimer) users(was map[string]string) (map[string]string, error) {
+func (t *tree) users(dir string, was map[string]string) (map[string]string, error) {
 	// A child of ours holds all of our descriptors until it runs its program. So
 	// none is on its way while we look: those before have run theirs, and later
 	// ones wait, for the milliseconds that it takes.
 	syscall.ForkLock.RLock()
 	defer syscall.ForkLock.RUnlock()
-	s, err := r.newSearch(was)
+	s, err := t.newSearch(dir, was)
 	if err != nil {
 		return nil, err
 	}
@@ -61,16 +66,16 @@ type search struct {
 	seen   map[string]*process
 }
 
-func (r *Reclaimer) newSearch(was map[string]string) (*search, error) {
+func (t *tree) newSearch(dir string, was map[string]string) (*search, error) {
 	s := &search{was: was, found: map[string]string{}, mounts: map[string][]mount{}, seen: map[string]*process{}}
 	// Where the box is now, as the links of other processes name it.
-	root, err := os.Readlink("/proc/self/fd/" + strconv.Itoa(r.tree.fd))
+	root, err := os.Readlink("/proc/self/fd/" + strconv.Itoa(t.fd))
 	if err != nil {
 		return nil, fmt.Errorf("find the box: %w", err)
 	}
-	s.trash = root + "/" + trashName + "/"
+	s.trash = root + "/" + dir + "/"
 	var st unix.Stat_t
-	if err := unix.Fstat(r.tree.fd, &st); err != nil {
+	if err := unix.Fstat(t.fd, &st); err != nil {
 		return nil, fmt.Errorf("read the box: %w", err)
 	}
 	s.open = st.Mode&0o077 != 0 || int(st.Uid) != os.Geteuid()
@@ -81,7 +86,7 @@ func (r *Reclaimer) newSearch(was map[string]string) (*search, error) {
 	if err != nil {
 		return nil, err
 	}
-	mount, err := mountOf(r.tree.fd)
+	mount, err := mountOf(t.fd)
 	if err != nil {
 		return nil, fmt.Errorf("find the mount of the box: %w", err)
 	}

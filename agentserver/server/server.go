@@ -1,6 +1,7 @@
 package server
 
 import (
+	"context"
 	"crypto/sha256"
 	"crypto/subtle"
 	"io"
@@ -14,6 +15,7 @@ import (
 
 	"github.com/openhands/boxkeeper/agentserver"
 	"github.com/openhands/boxkeeper/agentserver/reclaim"
+	"github.com/openhands/boxkeeper/agentserver/workspace"
 	"github.com/openhands/boxkeeper/box"
 )
 
@@ -40,8 +42,11 @@ type Options struct {
 	// Retention returns how long a conversation keeps its runtime, as it takes
 	// effect, for the storage status; nil when nobody knows. It must not block.
 	Retention func(conversation string) *box.Retention
-	Log       *slog.Logger // nil means none
-	Version   string       // shown in server_info when there is no upstream
+	// Recreatable lists what can be made again in a directory of the box, paths
+	// relative to it with the rule for each; nil means nothing can.
+	Recreatable func(ctx context.Context, dir string) (map[string]string, error)
+	Log         *slog.Logger // nil means none
+	Version     string       // shown in server_info when there is no upstream
 }
 
 // Server is the in-box handler. It is safe for concurrent use.
@@ -56,6 +61,8 @@ type Server struct {
 	started time.Time
 	proxy   http.Handler
 	asks    *http.Client // our own questions to the agent-server
+	work    *workspace.Workspace
+	looks   chan struct{} // held while the workspace is looked through
 }
 
 // New returns a handler.
@@ -66,6 +73,7 @@ func New(opts Options) *Server {
 		gate:    newGate(), started: time.Now(),
 	}
 	s.storage = newStorage(opts, s.history, s.started)
+	s.work, s.looks = newWorkspace(opts), make(chan struct{}, 1)
 	if s.log == nil {
 		s.log = slog.New(slog.NewTextHandler(io.Discard, nil))
 	}
@@ -126,6 +134,10 @@ func (s *Server) own(path string) handlers {
 		return handlers{http.MethodPost: s.postDrain, http.MethodDelete: s.deleteDrain}
 	case "/api/storage":
 		return handlers{http.MethodGet: s.getStorage}
+	case "/api/workspace/unsaved":
+		return handlers{http.MethodGet: s.getUnsaved}
+	case "/api/workspace/export":
+		return handlers{http.MethodGet: s.getExport}
 	case "/api/storage/reclaim":
 		return handlers{http.MethodPost: s.postReclaim}
 	}
@@ -173,7 +185,7 @@ func (s *Server) isKey(given string) bool {
 func (s *Server) capabilities() []string {
 	out := []string{agentserver.CapabilityStorageStatus, agentserver.CapabilityUse, agentserver.CapabilityDrain}
 	if s.opts.Reclaim.Supported() {
-		out = append(out, agentserver.CapabilityStorageReclaim)
+		out = append(out, agentserver.CapabilityStorageReclaim, agentserver.CapabilityUnsaved, agentserver.CapabilityExport)
 	}
 	if s.opts.Upstream == nil {
 		out = append(out, agentserver.CapabilityHistoryImport)

@@ -33,10 +33,12 @@ var layers = []layer{
 	// the portable type, or to a package of its own with its own row here.
 	{"provider", "providers/*", "domain driver", "golang.org/x " + zap},
 
-	{"agentserver", "agentserver", "domain", ""},
+	// The client reads the archive of a workspace to know that it is whole.
+	{"agentserver", "agentserver", "domain", "github.com/klauspost/compress"},
 	// In-box code is what cmd/boxd is made of: it runs beside a person's
 	// files, is copied into every box, and so stays small.
 	{"in-box", "agentserver/*", "domain agentserver in-box", "golang.org/x/sys github.com/klauspost/compress"},
+	{"in-box", "agentserver/storage/*", "domain agentserver in-box", "golang.org/x/sys"},
 
 	{"exports", "exports", "domain", "gocloud.dev github.com/klauspost/compress golang.org/x/sys"},
 	{"activities", "activities", "domain driver portable agentserver exports", sdkInActivities + " " + zap},

@@ -1,0 +1,9 @@
+//go:build !linux
+
+package repo
+
+import "syscall"
+
+// dieWithUs has no counterpart here: git then ends by itself, since nobody
+// reads its answer.
+func dieWithUs(*syscall.SysProcAttr) {}

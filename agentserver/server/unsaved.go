@@ -1,0 +1,89 @@
+package server
+
+import (
+	"net/http"
+	"time"
+
+	"github.com/openhands/boxkeeper/agentserver/repo"
+	"github.com/openhands/boxkeeper/agentserver/workspace"
+	"github.com/openhands/boxkeeper/box"
+)
+
+// newWorkspace looks where work is done in a box. Without git its repositories
+// are unknown, which is no reason not to start.
+func newWorkspace(opts Options) *workspace.Workspace {
+	look := workspace.Options{Root: opts.Root, Dirs: []string{workspaceDir, worktreesDir}, Recreatable: opts.Recreatable}
+	if git, err := repo.New(repo.Options{}); err == nil {
+		look.Git = git
+	}
+	return workspace.New(look)
+}
+
+// takeLook waits for a turn: one look at a time, since each reads the whole
+// workspace. It reports false when the caller gave up.
+func (s *Server) takeLook(r *http.Request) bool {
+	select {
+	case s.looks <- struct{}{}:
+		return true
+	case <-r.Context().Done():
+		return false
+	}
+}
+
+func (s *Server) getUnsaved(w http.ResponseWriter, r *http.Request) {
+	if !s.takeLook(r) {
+		return
+	}
+	defer func() { <-s.looks }()
+	answer, err := s.work.Unsaved(r.Context())
+	if err != nil {
+		refuseError(w, err)
+		return
+	}
+	if answer.Repositories == nil {
+		answer.Repositories = []box.UnsavedRepository{}
+	}
+	writeJSON(w, http.StatusOK, answer)
+}
+
+// getExport streams. Once a byte has gone out a failure can only be told by
+// cutting the answer off; a reader knows by the missing manifest as well.
+func (s *Server) getExport(w http.ResponseWriter, r *http.Request) {
+	if !s.takeLook(r) {
+		return
+	}
+	defer func() { <-s.looks }()
+	out := &begun{ResponseWriter: w, control: http.NewResponseController(w)}
+	err := s.work.Export(r.Context(), out)
+	switch {
+	case err == nil:
+		_ = out.control.SetWriteDeadline(time.Time{}) // the connection may serve on
+	case out.began:
+		s.log.Warn("export the workspace", "error", err)
+		panic(http.ErrAbortHandler)
+	default:
+		refuseError(w, err)
+	}
+}
+
+// begun notes whether an answer has begun, and begins it with its headers.
+type begun struct {
+	http.ResponseWriter
+	control *http.ResponseController
+	began   bool
+}
+
+// stalled is how long a reader may take nothing, since it holds up whoever wants
+// to look next.
+const stalled = 5 * time.Minute
+
+func (b *begun) Write(p []byte) (int, error) {
+	if !b.began {
+		b.began = true
+		b.Header().Set("Content-Type", "application/zstd")
+		b.Header().Set("Content-Disposition", `attachment; filename="workspace.tar.zst"`)
+		b.Header().Set("Cache-Control", "no-store")
+	}
+	_ = b.control.SetWriteDeadline(time.Now().Add(stalled)) // where there is a connection
+	return b.ResponseWriter.Write(p)
+}

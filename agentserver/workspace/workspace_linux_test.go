@@ -1,0 +1,450 @@
+package workspace_test
+
+import (
+	"context"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/openhands/boxkeeper/agentserver/repo"
+	"github.com/openhands/boxkeeper/agentserver/workspace"
+	"github.com/openhands/boxkeeper/box"
+)
+
+func do(t *testing.T, dir string, args ...string) string {
+	t.Helper()
+	cmd := exec.CommandContext(t.Context(), "git", args...)
+	cmd.Dir = dir
+	cmd.Env = []string{
+		"PATH=" + os.Getenv("PATH"), "HOME=/nonexistent", "GIT_CONFIG_NOSYSTEM=1", "GIT_EDITOR=true",
+		"GIT_AUTHOR_NAME=a", "GIT_AUTHOR_EMAIL=a@example.invalid", "GIT_COMMITTER_NAME=a", "GIT_COMMITTER_EMAIL=a@example.invalid",
+		"GIT_AUTHOR_DATE=2026-01-01T00:00:00Z", "GIT_COMMITTER_DATE=2026-01-01T00:00:00Z",
+	}
+	out, err := cmd.CombinedOutput()
+	require.NoError(t, err, "git %s: %s", strings.Join(args, " "), out)
+	return strings.TrimSpace(string(out))
+}
+
+func write(t *testing.T, file, content string) {
+	t.Helper()
+	require.NoError(t, os.MkdirAll(filepath.Dir(file), 0o755))
+	require.NoError(t, os.WriteFile(file, []byte(content), 0o644))
+}
+
+func commit(t *testing.T, dir, content string) string {
+	t.Helper()
+	write(t, filepath.Join(dir, "a.txt"), content)
+	do(t, dir, "add", "a.txt")
+	do(t, dir, "commit", "-q", "-m", content)
+	return do(t, dir, "rev-parse", "HEAD")
+}
+
+// newBox is a box with a clone whose remote has all of it.
+func newBox(t *testing.T) (root, clone string) {
+	t.Helper()
+	root = filepath.Join(t.TempDir(), "box")
+	remote := filepath.Join(t.TempDir(), "remote")
+	require.NoError(t, os.MkdirAll(filepath.Join(root, "workspace"), 0o755))
+	require.NoError(t, os.MkdirAll(remote, 0o755))
+	do(t, remote, "init", "-q", "-b", "main")
+	write(t, filepath.Join(remote, ".gitignore"), ".env\nnode_modules/\nnested/\n")
+	do(t, remote, "add", ".gitignore")
+	commit(t, remote, "first\n")
+	clone = filepath.Join(root, "workspace/project")
+	do(t, root, "clone", "-q", remote, clone)
+	return root, clone
+}
+
+// modules says that each node_modules can be made again.
+func modules(_ context.Context, dir string) (map[string]string, error) {
+	out := map[string]string{}
+	return out, filepath.WalkDir(dir, func(at string, entry os.DirEntry, err error) error {
+		if os.IsNotExist(err) {
+			return filepath.SkipDir
+		}
+		if err == nil && entry.IsDir() && entry.Name() == "node_modules" {
+			rel, err := filepath.Rel(dir, at)
+			out[rel] = "npm"
+			if err != nil {
+				return err
+			}
+			return filepath.SkipDir
+		}
+		return err
+	})
+}
+
+func newWorkspace(t *testing.T, root string) *workspace.Workspace {
+	t.Helper()
+	git, err := repo.New(repo.Options{Scratch: []string{t.TempDir()}})
+	require.NoError(t, err)
+	return workspace.New(workspace.Options{Root: root, Dirs: []string{"workspace", "worktrees"}, Git: git, Recreatable: modules})
+}
+
+func unsaved(t *testing.T, root string) box.Unsaved {
+	t.Helper()
+	out, err := newWorkspace(t, root).Unsaved(t.Context())
+	require.NoError(t, err)
+	return out
+}
+
+func TestWhatAPushedCloneHoldsIsSaved(t *testing.T) {
+	t.Parallel()
+	root, clone := newBox(t)
+	write(t, filepath.Join(clone, "node_modules/x/index.js"), "made again")
+	out := unsaved(t, root)
+	require.True(t, out.Clean, "%+v", out)
+	require.Len(t, out.Repositories, 1)
+	one := out.Repositories[0]
+	require.Equal(t, "workspace/project", one.Path)
+	require.Equal(t, "main", one.Branch)
+	require.Equal(t, box.Yes, one.SurvivesRemote)
+	require.Equal(t, 1, one.Remotes)
+	require.GreaterOrEqual(t, one.FetchedSeconds, int64(0))
+	require.Zero(t, out.PlainFiles)
+}
+
+// A row changes a clone that is saved, and what it must show; then it is no
+// longer clean.
+func TestUnsavedWorkIsListed(t *testing.T) {
+	t.Parallel()
+	type row struct {
+		name   string
+		change func(t *testing.T, root, clone string)
+		want   func(t *testing.T, out box.Unsaved, one box.UnsavedRepository)
+	}
+	for _, r := range []row{
+		{
+			"a changed file", func(t *testing.T, _, clone string) {
+				t.Helper()
+				write(t, filepath.Join(clone, "a.txt"), "changed")
+			},
+			func(t *testing.T, _ box.Unsaved, one box.UnsavedRepository) {
+				t.Helper()
+
+				require.Equal(t, []string{"a.txt"}, one.Uncommitted.Paths)
+			},
+		},
+		{"a staged file", func(t *testing.T, _, clone string) {
+			t.Helper()
+
+			write(t, filepath.Join(clone, "b.txt"), "new")
+			do(t, clone, "add", "b.txt")
+		}, func(t *testing.T, _ box.Unsaved, one box.UnsavedRepository) {
+			t.Helper()
+
+			require.Equal(t, []string{"b.txt"}, one.Uncommitted.Paths)
+		}},
+		{
+			"an untracked file", func(t *testing.T, _, clone string) {
+				t.Helper()
+				write(t, filepath.Join(clone, "new\nline"), "x")
+			},
+			func(t *testing.T, _ box.Unsaved, one box.UnsavedRepository) {
+				t.Helper()
+
+				require.Equal(t, []string{"new\nline"}, one.Untracked.Paths)
+			},
+		},
+		{
+			"an ignored file that cannot be made again", func(t *testing.T, _, clone string) {
+				t.Helper()
+				write(t, filepath.Join(clone, ".env"), "KEY=1")
+			},
+			func(t *testing.T, _ box.Unsaved, one box.UnsavedRepository) {
+				t.Helper()
+
+				require.Equal(t, []string{".env"}, one.Ignored.Paths)
+			},
+		},
+		{
+			"a commit that was not pushed", func(t *testing.T, _, clone string) {
+				t.Helper()
+				commit(t, clone, "more")
+			},
+			func(t *testing.T, _ box.Unsaved, one box.UnsavedRepository) {
+				t.Helper()
+
+				require.Equal(t, []box.UnpushedBranch{{Branch: "main", Commits: 1}}, one.Unpushed)
+				require.Equal(t, 1, one.UnpushedCommits)
+				require.Equal(t, box.Yes, one.SurvivesLocal)
+				require.Equal(t, box.No, one.SurvivesRemote)
+			},
+		},
+		{"a commit on another branch", func(t *testing.T, _, clone string) {
+			t.Helper()
+
+			do(t, clone, "checkout", "-q", "-b", "side")
+			commit(t, clone, "more")
+			do(t, clone, "checkout", "-q", "main")
+		}, func(t *testing.T, _ box.Unsaved, one box.UnsavedRepository) {
+			t.Helper()
+
+			require.Equal(t, []box.UnpushedBranch{{Branch: "side", Commits: 1}}, one.Unpushed)
+		}},
+		{"a commit that only a tag of ours names", func(t *testing.T, _, clone string) {
+			t.Helper()
+
+			do(t, clone, "checkout", "-q", "--detach")
+			commit(t, clone, "tagged")
+			do(t, clone, "tag", "v1")
+			do(t, clone, "checkout", "-q", "main")
+		}, func(t *testing.T, _ box.Unsaved, one box.UnsavedRepository) {
+			t.Helper()
+
+			require.Equal(t, 1, one.UnpushedCommits)
+			require.Equal(t, box.Yes, one.SurvivesLocal)
+		}},
+		{"a commit that only the reflog names", func(t *testing.T, _, clone string) {
+			t.Helper()
+
+			commit(t, clone, "lost")
+			do(t, clone, "reset", "-q", "--hard", "HEAD~1")
+		}, func(t *testing.T, _ box.Unsaved, one box.UnsavedRepository) {
+			t.Helper()
+
+			require.Equal(t, 1, one.UnnamedCommits)
+			require.Equal(t, box.No, one.SurvivesLocal)
+		}},
+		{"a stopped rebase with a clean tree", func(t *testing.T, _, clone string) {
+			t.Helper()
+
+			do(t, clone, "-c", "sequence.editor=sed -i s/pick/edit/", "rebase", "-q", "-i", "--root")
+		}, func(t *testing.T, _ box.Unsaved, one box.UnsavedRepository) {
+			t.Helper()
+
+			require.Contains(t, one.InProgress, "rebase")
+		}},
+		{
+			"a bisection", func(t *testing.T, _, clone string) {
+				t.Helper()
+				do(t, clone, "bisect", "start")
+			},
+			func(t *testing.T, _ box.Unsaved, one box.UnsavedRepository) {
+				t.Helper()
+
+				require.Equal(t, []string{"bisect"}, one.InProgress)
+			},
+		},
+		{"an edit hidden by assume-unchanged", func(t *testing.T, _, clone string) {
+			t.Helper()
+
+			do(t, clone, "update-index", "--assume-unchanged", "a.txt")
+			write(t, filepath.Join(clone, "a.txt"), "hidden")
+		}, func(t *testing.T, _ box.Unsaved, one box.UnsavedRepository) {
+			t.Helper()
+
+			require.Equal(t, []string{"a.txt"}, one.Hidden.Paths)
+		}},
+		{"an edit hidden by skip-worktree", func(t *testing.T, _, clone string) {
+			t.Helper()
+
+			do(t, clone, "update-index", "--skip-worktree", "a.txt")
+			write(t, filepath.Join(clone, "a.txt"), "hidden")
+		}, func(t *testing.T, _ box.Unsaved, one box.UnsavedRepository) {
+			t.Helper()
+
+			require.Equal(t, []string{"a.txt"}, one.Hidden.Paths)
+		}},
+		{
+			"a repository without a remote", func(t *testing.T, _, clone string) {
+				t.Helper()
+				do(t, clone, "remote", "remove", "origin")
+			},
+			func(t *testing.T, _ box.Unsaved, one box.UnsavedRepository) {
+				t.Helper()
+
+				require.Zero(t, one.Remotes)
+				require.Equal(t, 1, one.UnpushedCommits)
+				require.Equal(t, []box.UnpushedBranch{{Branch: "main", Commits: 1}}, one.Unpushed)
+				require.Equal(t, box.No, one.SurvivesRemote)
+			},
+		},
+		{"a nested clone in an ignored directory", func(t *testing.T, _, clone string) {
+			t.Helper()
+
+			do(t, clone, "clone", "-q", ".", "nested/inner")
+			commit(t, filepath.Join(clone, "nested/inner"), "inner work")
+		}, func(t *testing.T, out box.Unsaved, _ box.UnsavedRepository) {
+			t.Helper()
+
+			require.Len(t, out.Repositories, 2)
+			require.Equal(t, "workspace/project/nested/inner", out.Repositories[1].Path)
+			require.Equal(t, 1, out.Repositories[1].UnpushedCommits)
+		}},
+		{"a nested clone among what can be made again", func(t *testing.T, _, clone string) {
+			t.Helper()
+
+			do(t, clone, "clone", "-q", ".", "node_modules/dep")
+			write(t, filepath.Join(clone, "node_modules/dep/a.txt"), "patched")
+		}, func(t *testing.T, out box.Unsaved, _ box.UnsavedRepository) {
+			t.Helper()
+
+			require.Len(t, out.Repositories, 2)
+			require.Equal(t, 1, out.Repositories[1].Uncommitted.Count)
+		}},
+		{"a worktree with a detached head", func(t *testing.T, root, clone string) {
+			t.Helper()
+
+			linked := filepath.Join(root, "worktrees/x/project")
+			do(t, clone, "worktree", "add", "-q", "--detach", linked)
+			commit(t, linked, "in the worktree")
+		}, func(t *testing.T, out box.Unsaved, _ box.UnsavedRepository) {
+			t.Helper()
+
+			require.Len(t, out.Repositories, 2)
+			require.Equal(t, box.RepositoryWorktree, out.Repositories[1].Kind)
+			require.Equal(t, 1, out.Repositories[1].UnnamedCommits)
+			require.True(t, out.Repositories[1].Detached)
+		}},
+		{"a submodule with work in it", func(t *testing.T, _, clone string) {
+			t.Helper()
+
+			origin := do(t, clone, "config", "remote.origin.url")
+			do(t, clone, "-c", "protocol.file.allow=always", "submodule", "--quiet", "add", origin, "inner")
+			do(t, clone, "commit", "-q", "-m", "with a submodule")
+			do(t, clone, "push", "-q", "origin", "HEAD:refs/heads/pushed")
+			write(t, filepath.Join(clone, "inner/a.txt"), "changed")
+		}, func(t *testing.T, out box.Unsaved, one box.UnsavedRepository) {
+			t.Helper()
+
+			require.Equal(t, []string{"inner"}, one.Submodules)
+			require.Len(t, out.Repositories, 2)
+			require.Equal(t, box.RepositorySubmodule, out.Repositories[1].Kind)
+			require.Equal(t, 1, out.Repositories[1].Uncommitted.Count)
+			require.True(t, one.Saved, "%+v", one)
+		}},
+		{"a submodule that is no longer checked out", func(t *testing.T, _, clone string) {
+			t.Helper()
+			origin := do(t, clone, "config", "remote.origin.url")
+			do(t, clone, "-c", "protocol.file.allow=always", "submodule", "--quiet", "add", origin, "inner")
+			do(t, clone, "commit", "-q", "-m", "with a submodule")
+			do(t, clone, "push", "-q", "origin", "HEAD:refs/heads/pushed")
+			commit(t, filepath.Join(clone, "inner"), "work in it")
+			do(t, clone, "submodule", "--quiet", "deinit", "-f", "inner")
+		}, func(t *testing.T, out box.Unsaved, _ box.UnsavedRepository) {
+			t.Helper()
+			require.Len(t, out.Repositories, 2)
+			require.Equal(t, "workspace/project/.git/modules/inner", out.Repositories[1].Path)
+			require.Equal(t, 1, out.Repositories[1].UnpushedCommits)
+		}},
+		{"a bare repository", func(t *testing.T, root, clone string) {
+			t.Helper()
+
+			do(t, clone, "clone", "-q", "--bare", ".", filepath.Join(root, "workspace/store"))
+		}, func(t *testing.T, out box.Unsaved, _ box.UnsavedRepository) {
+			t.Helper()
+
+			require.Len(t, out.Repositories, 2)
+			require.Equal(t, box.RepositoryBare, out.Repositories[1].Kind)
+			require.Equal(t, 1, out.Repositories[1].UnpushedCommits, "it has no remote of its own")
+		}},
+		{
+			"files outside of any repository", func(t *testing.T, root, _ string) {
+				t.Helper()
+				write(t, filepath.Join(root, "workspace/notes/plan.md"), "four")
+			},
+			func(t *testing.T, out box.Unsaved, _ box.UnsavedRepository) {
+				t.Helper()
+
+				require.EqualValues(t, 1, out.PlainFiles)
+				require.EqualValues(t, 4, out.PlainBytes)
+			},
+		},
+		{
+			"a repository that cannot be judged", func(t *testing.T, _, clone string) {
+				t.Helper()
+				write(t, filepath.Join(clone, ".git/HEAD"), "nonsense")
+			},
+			func(t *testing.T, _ box.Unsaved, one box.UnsavedRepository) {
+				t.Helper()
+
+				require.NotEmpty(t, one.Unknown)
+				require.Equal(t, box.Unknown, one.SurvivesRemote)
+			},
+		},
+		{
+			"an index that git cannot read", func(t *testing.T, _, clone string) {
+				t.Helper()
+				write(t, filepath.Join(clone, ".git/index"), "DIRCgarbage")
+			},
+			func(t *testing.T, _ box.Unsaved, one box.UnsavedRepository) {
+				t.Helper()
+				require.NotEmpty(t, one.Unknown)
+			},
+		},
+		{"a git directory that lies outside of the box", func(t *testing.T, root, clone string) {
+			t.Helper()
+
+			outside := filepath.Join(filepath.Dir(root), "outside")
+			require.NoError(t, os.Rename(filepath.Join(clone, ".git"), outside))
+			write(t, filepath.Join(clone, ".git"), "gitdir: "+outside+"\n")
+		}, func(t *testing.T, _ box.Unsaved, one box.UnsavedRepository) {
+			t.Helper()
+
+			require.Contains(t, one.Unknown, "outside of the box")
+		}},
+	} {
+		t.Run(r.name, func(t *testing.T) {
+			t.Parallel()
+			root, clone := newBox(t)
+			require.True(t, unsaved(t, root).Clean)
+			r.change(t, root, clone)
+			out := unsaved(t, root)
+			require.False(t, out.Clean)
+			require.NotEmpty(t, out.Repositories)
+			r.want(t, out, out.Repositories[0])
+		})
+	}
+}
+
+func TestScenario81UnpushedCommitsADetachedHeadAndStashesAreListed(t *testing.T) {
+	t.Parallel()
+	root, clone := newBox(t)
+	commit(t, clone, "one")
+	commit(t, clone, "two")
+	write(t, filepath.Join(clone, "a.txt"), "set aside")
+	do(t, clone, "stash")
+	do(t, clone, "checkout", "-q", "--detach")
+	commit(t, clone, "on a detached head")
+	one := unsaved(t, root).Repositories[0]
+	require.Zero(t, one.Uncommitted.Count+one.Untracked.Count, "the tree is clean")
+	require.Equal(t, []box.UnpushedBranch{{Branch: "main", Commits: 2}}, one.Unpushed)
+	require.Equal(t, 2, one.UnpushedCommits)
+	require.True(t, one.Detached)
+	require.Equal(t, 1, one.UnnamedCommits)
+	require.Len(t, one.Stashes, 1)
+	require.Contains(t, one.Stashes[0], "WIP on main")
+	require.False(t, one.Saved)
+}
+
+func TestWithoutGitNothingIsClean(t *testing.T) {
+	t.Parallel()
+	root, _ := newBox(t)
+	out, err := workspace.New(workspace.Options{Root: root, Dirs: []string{"workspace"}}).Unsaved(t.Context())
+	require.NoError(t, err)
+	require.False(t, out.Clean)
+	require.Contains(t, out.Repositories[0].Unknown, "no git")
+}
+
+func TestALookFollowsNoLink(t *testing.T) {
+	t.Parallel()
+	root, _ := newBox(t)
+	_, elsewhere := newBox(t)
+	write(t, filepath.Join(elsewhere, "a.txt"), "changed")
+	require.NoError(t, os.Symlink(elsewhere, filepath.Join(root, "workspace/linked")))
+	out := unsaved(t, root)
+	require.Len(t, out.Repositories, 1)
+	require.EqualValues(t, 1, out.PlainFiles, "the link itself")
+
+	require.NoError(t, os.Rename(filepath.Join(root, "workspace"), filepath.Join(root, "moved")))
+	require.NoError(t, os.Symlink("moved", filepath.Join(root, "workspace")))
+	out = unsaved(t, root)
+	require.Empty(t, out.Repositories)
+	require.False(t, out.Clean)
+	require.Len(t, out.Unknown, 1)
+}
