@@ -57,8 +57,7 @@ func (g *Git) Open(ctx context.Context, dir string) (*Repository, error) {
 // Close removes the stand-in.
 func (r *Repository) Close() { _ = os.RemoveAll(r.standIn) } // what stays is a few kilobytes in the place for temporary files
 
-// WorkTree is the directory, empty for a bare repository; GitDir and CommonDir
-// are where its state is kept, which differ for a linked worktree.
+// WorkTree is the directory, empty for a bare repository.
 func (r *Repository) WorkTree() string { return r.workTree }
 
 // GitDir is where the state of this working tree is kept.
@@ -69,10 +68,6 @@ func (r *Repository) CommonDir() string { return r.common }
 
 // Linked reports whether it is a worktree added to a repository.
 func (r *Repository) Linked() bool { return r.linked }
-
-// Partial reports whether objects were left at the remote, which is never asked
-// for them.
-func (r *Repository) Partial() bool { return r.settings.partial }
 
 // Shallow reports whether the history was cut off when it was cloned.
 func (r *Repository) Shallow() bool {
@@ -98,7 +93,6 @@ func readHead(gitDir string) (string, error) {
 type settings struct {
 	lines   []string // in the form of a configuration file
 	remotes []Remote
-	partial bool
 }
 
 // Remote is one remote, without what its address holds of a user.
@@ -201,11 +195,9 @@ func (r *reading) note(key, value string) error {
 	case slices.Contains(passive, lower):
 		// Whatever it says: a file that is read for nothing changes nothing.
 		r.own = r.own || lower == "extensions.worktreeconfig"
-		r.partial = r.partial || lower == "extensions.partialclone"
 	case strings.HasPrefix(lower, "extensions."):
 		return refused("it uses " + oneLine(lower) + ", which is not known here")
 	case strings.HasPrefix(lower, "remote."):
-		r.partial = r.partial || strings.HasSuffix(lower, ".promisor")
 		if name, ok := strings.CutSuffix(key[len("remote."):], ".url"); ok {
 			r.urls[name] = value
 		}
