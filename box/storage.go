@@ -122,8 +122,11 @@ type ReclaimReport struct {
 	LowerBound bool `json:"lower_bound,omitzero"`
 	// HeldOpenBytes were deleted and come free when their last user ends.
 	HeldOpenBytes int64 `json:"held_open_bytes,omitzero"`
-	// PlannedInodes is how many files and directories go with their last name.
+	// PlannedInodes is how many files and directories the items hold.
 	PlannedInodes int64 `json:"planned_inodes,omitzero"`
+	// Errors lists what could not be read while it was planned, at most 50 lines
+	// without file contents; what could not be removed is told with its item.
+	Errors []string `json:"errors,omitzero"`
 }
 
 // ReclaimItem is one directory of a plan, or one that was left, with the reason.

@@ -73,7 +73,7 @@ func (r *Reclaimer) begin(ctx context.Context, id string) (*record, error) {
 	// plan that never began.
 	r.remember(plan)
 	r.step("journaled")
-	trash, err := r.tree.openDir(r.tree.fd, trashName)
+	trash, err := r.tree.openTrash()
 	if err != nil {
 		return nil, box.Errorf(box.ClassInternal, "open the trash: %w", err)
 	}
@@ -84,11 +84,9 @@ func (r *Reclaimer) begin(ctx context.Context, id string) (*record, error) {
 		r.take(ctx, one)
 	}
 	taken := takenItems(id, items)
+	r.own(taken, true)
 	r.mu.Lock()
 	plan.Items, plan.before, plan.ended = items, before, ended
-	for _, t := range taken {
-		r.unproven[t.name] = true
-	}
 	r.mu.Unlock()
 	r.working.Go(func() {
 		r.finish(plan, taken)
@@ -123,6 +121,7 @@ func takenItems(id string, items []item) []trashed {
 // finish deletes what was taken and records the answer. Ended early by Close, it
 // records nothing, and the plan goes on when it is asked for again.
 func (r *Reclaimer) finish(plan *record, taken []trashed) {
+	defer r.own(taken, false)
 	results := make([]removal, len(taken))
 	kept := make([]string, len(taken))
 	var removed, heldBytes int64
@@ -167,7 +166,7 @@ func (r *Reclaimer) finish(plan *record, taken []trashed) {
 // settle makes the filesystem write back, so that what it frees later is seen;
 // a slow disk is not waited for.
 func (r *Reclaimer) settle() {
-	fd, err := r.tree.openDir(r.tree.fd, trashName)
+	fd, err := r.tree.openTrash()
 	if err != nil {
 		return
 	}

@@ -25,7 +25,7 @@ func magicOf(fd int) int64 {
 	if unix.Fstatfs(fd, &st) != nil {
 		return 0
 	}
-	return int64(uint32(st.Type)) //nolint:gosec,unconvert // the width and sign differ between architectures
+	return int64(uint32(st.Type)) //nolint:gosec // the width and sign differ between architectures
 }
 
 // sharesBlocks reports whether a copy on this filesystem may share its blocks
@@ -121,7 +121,8 @@ func extents(fd int) (own int64, whole bool) {
 			extent := buffer[fiemapHead+i*fiemapExtent:]
 			logical, length := binary.NativeEndian.Uint64(extent), binary.NativeEndian.Uint64(extent[16:])
 			flags := binary.NativeEndian.Uint32(extent[40:])
-			if flags&(extentShared|extentUnknown|extentDelayed|extentEncoded|extentInline) != 0 {
+			// What is not written back yet has blocks reserved for it alone.
+			if flags&extentDelayed == 0 && flags&(extentShared|extentUnknown|extentEncoded|extentInline) != 0 {
 				whole = false
 			} else {
 				own += int64(length) //nolint:gosec // no file is that large

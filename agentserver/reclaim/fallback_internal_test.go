@@ -60,8 +60,28 @@ func TestTheFallBackRefusesWhatOpenat2Refuses(t *testing.T) {
 		t.Skip("this machine does not let us bind a mount: " + err.Error())
 	}
 	defer func() { _ = unix.Unmount(filepath.Join(root, "a/b"), unix.MNT_DETACH) }()
-	_, err = slow.open(slow.fd, "a/b", unix.O_RDONLY|unix.O_DIRECTORY)
-	require.ErrorIs(t, err, unix.EXDEV)
+	require.NoError(t, unix.Mount(filepath.Join(root, "a/file"), filepath.Join(root, "a/file"), "", unix.MS_BIND, ""))
+	defer func() { _ = unix.Unmount(filepath.Join(root, "a/file"), unix.MNT_DETACH) }()
+	bare, err := openTree(root) // without statx too
+	require.NoError(t, err)
+	defer bare.close()
+	bare.statx = false
+	bare.fallBack()
+	for _, tree := range []*tree{fast, slow, bare} {
+		_, err = tree.open(tree.fd, "a/b", unix.O_RDONLY|unix.O_DIRECTORY)
+		require.ErrorIs(t, err, unix.EXDEV)
+		at, err := tree.open(tree.fd, "a", unix.O_RDONLY|unix.O_DIRECTORY)
+		require.NoError(t, err)
+		var st unix.Stat_t
+		for _, name := range []string{"b", "file"} {
+			_, err = tree.statAt(at, name, &st)
+			require.ErrorIs(t, err, unix.EXDEV, "%s openat2=%v statx=%v", name, tree.openat2, tree.statx)
+		}
+		require.Equal(t, byte(unix.DT_DIR), tree.kindOf(at, dirEntry{name: "b"}))
+		_, err = tree.parent(at, inode{1, 2})
+		require.ErrorIs(t, err, unix.ESTALE, "another directory than the one that was left")
+		unix.Close(at)
+	}
 }
 
 func TestWithoutMountNumbersNothingIsDeleted(t *testing.T) {

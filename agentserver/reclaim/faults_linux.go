@@ -87,8 +87,7 @@ var errMount = fmt.Errorf("a mount, left alone: %w", unix.EXDEV)
 
 // reason says an error with the name of its number.
 func reason(err error) string {
-	var number unix.Errno
-	if errors.As(err, &number) {
+	if number, ok := errors.AsType[unix.Errno](err); ok {
 		if name := unix.ErrnoName(number); name != "" {
 			return err.Error() + " (" + name + ")"
 		}

@@ -252,7 +252,8 @@ const mountedInside = "another filesystem is mounted inside"
 func (m *measuring) step() error {
 	here := &m.path[len(m.path)-1]
 	if len(here.dirs) == 0 {
-		return m.pop()
+		m.pop()
+		return nil
 	}
 	name := here.dirs[len(here.dirs)-1]
 	here.dirs = here.dirs[:len(here.dirs)-1]
@@ -276,31 +277,33 @@ func (m *measuring) step() error {
 	if err := m.push(fd, name); err != nil {
 		return err
 	}
+	m.read(fd)
+	return nil
+}
+
+// read meets all that is in the directory where the walk is.
+func (m *measuring) read(fd int) {
 	for all := readNames(fd); ; {
 		entry, ok, err := all.next()
 		if err != nil {
 			m.out.fault("read", m.place(""), err)
 		}
 		if err != nil || !ok {
-			return nil
+			return
 		}
 		m.meet(entry)
 	}
 }
 
-func (m *measuring) pop() error {
+func (m *measuring) pop() {
 	last := len(m.path) - 1
 	done := m.path[last]
 	m.path = m.path[:last]
 	if last > 0 && m.path[last-1].fd < 0 {
-		up, err := m.tree.parent(done.fd, m.path[last-1].id)
-		if err != nil {
-			m.release(done.fd)
+		var err error
+		if m.path[last-1].fd, err = m.tree.parent(done.fd, m.path[last-1].id); err != nil {
 			m.out.stay = "changed while it was measured: " + reason(err)
-			return nil
 		}
-		m.path[last-1].fd = up
 	}
 	m.release(done.fd)
-	return nil
 }

@@ -38,7 +38,7 @@ func (r *Reclaimer) plan(ctx context.Context, limits scope) (*record, error) {
 		return nil, err
 	}
 	out := newRecord()
-	out.unread = found.unread
+	out.Errors = told(found.unread)
 	for _, one := range found.listed(limits.tier) {
 		out.Items = append(out.Items, one.item)
 	}

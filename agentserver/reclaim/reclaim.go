@@ -55,13 +55,11 @@ type Reclaimer struct {
 
 	pass sync.Mutex // held while a pass moves things
 
-	mu    sync.Mutex
-	plans map[string]*record
-	busy  map[string]chan struct{} // trash entries that are being deleted now
-	// unproven are trash entries that the pass which moved them has yet to look
-	// through.
-	unproven map[string]bool
-	warned   bool // that the box is over its budget and nothing is left to shed
+	mu     sync.Mutex
+	plans  map[string]*record
+	busy   map[string]chan struct{} // trash entries that are being deleted now
+	owned  map[string]bool          // trash entries that a pass looks through, deletes and counts
+	warned bool                     // that the box is over its budget and nothing is left to shed
 	// sweeping says that a goroutine looks after the trash; again wakes it early.
 	sweeping bool
 	again    chan struct{}
@@ -112,16 +110,14 @@ func Open(root string, opts Options) (*Reclaimer, error) {
 		return nil, err
 	}
 	// Our own directories are written to by path: they must be what they seem.
-	for _, name := range []string{trashName, journalName} {
-		if err := tree.genuine(name); err != nil {
-			tree.close()
-			return nil, fmt.Errorf("open %s, which must be no link and no mount: %w", name, err)
-		}
+	if err := tree.genuine(); err != nil {
+		tree.close()
+		return nil, err
 	}
 	stopped, stop := context.WithCancel(context.Background()) //nolint:forbidigo // deletions outlive the request that began them; Close ends them
 	r := &Reclaimer{
 		root: root, opts: opts, tree: tree,
-		plans: map[string]*record{}, busy: map[string]chan struct{}{}, unproven: map[string]bool{}, again: make(chan struct{}, 1),
+		plans: map[string]*record{}, busy: map[string]chan struct{}{}, owned: map[string]bool{}, again: make(chan struct{}, 1),
 		stop: stop, stopped: stopped,
 	}
 	r.keepReserve()

@@ -18,7 +18,7 @@ func (*tree) usable() error {
 	return box.Errorf(box.ClassUnsupported, "freeing space needs Linux: this system cannot rule out links and mounts inside a cache")
 }
 
-func (*tree) genuine(string) error { return nil }
+func (*tree) genuine() error { return nil }
 
 func (*tree) close() {}
 

@@ -71,16 +71,11 @@ func (r *Reclaimer) restore(trash int, name string, entry *item) error {
 // inside. Nothing can be put there any more. A hit is put back; the reason is
 // returned, empty when it may go.
 func (r *Reclaimer) prove(name string, entry *item) (kept string) {
-	defer func() {
-		r.mu.Lock()
-		delete(r.unproven, name)
-		r.mu.Unlock()
-	}()
 	rule := r.opts.Catalogue.rule(entry.Rule)
 	if rule == nil || rule.look.below() == lookNone {
 		return ""
 	}
-	trash, err := r.tree.openDir(r.tree.fd, trashName)
+	trash, err := r.tree.openTrash()
 	if err != nil {
 		return ""
 	}
@@ -114,12 +109,4 @@ func (r *Reclaimer) prove(name string, entry *item) (kept string) {
 		return why + "; it could not be put back: " + err.Error()
 	}
 	return why + "; a new one took its place, so it is kept as " + beside
-}
-
-// waits reports whether an entry of the trash has yet to be looked through by the
-// pass that moved it, and so is not for others to delete.
-func (r *Reclaimer) waits(name string) bool {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	return r.unproven[name]
 }

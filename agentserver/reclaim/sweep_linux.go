@@ -81,12 +81,12 @@ func (r *Reclaimer) resume(told map[string]string) (left bool) {
 		if r.stopped.Err() != nil {
 			return true
 		}
-		if user := users[entry.name]; user != "" {
-			tell(entry.name, "in use by "+user)
+		if r.owns(entry.name) {
+			left = true // its pass has yet to look through it
 			continue
 		}
-		if r.waits(entry.name) {
-			left = true // its pass has yet to look through it
+		if user := users[entry.name]; user != "" {
+			tell(entry.name, "in use by "+user)
 			continue
 		}
 		if why := r.returnStranger(entry.name); why != "" {
@@ -110,14 +110,17 @@ func (r *Reclaimer) leftOver() (names []dirEntry, users map[string]string, err e
 	}
 	r.pass.Lock()
 	defer r.pass.Unlock()
-	fd, names, err := r.tree.list(r.tree.fd, trashName)
-	switch {
-	case errors.Is(err, unix.ENOENT):
+	fd, err := r.tree.openTrash()
+	if errors.Is(err, unix.ENOENT) {
 		return nil, nil, nil
-	case err != nil:
+	}
+	if err == nil {
+		names, err = readDir(fd)
+		unix.Close(fd)
+	}
+	if err != nil {
 		return nil, nil, fmt.Errorf("read the trash: %w", err)
 	}
-	unix.Close(fd)
 	if len(names) == 0 {
 		return nil, nil, nil
 	}
@@ -145,7 +148,7 @@ func (r *Reclaimer) returnStranger(name string) string {
 	r.mu.Lock()
 	entry := plan.Items[at]
 	r.mu.Unlock()
-	trash, err := r.tree.openDir(r.tree.fd, trashName)
+	trash, err := r.tree.openTrash()
 	if err != nil {
 		return reason(err)
 	}

@@ -257,10 +257,10 @@ func (i *item) same(st *unix.Stat_t) bool {
 // rename never replaces what has the new name.
 func rename(fromDir int, from string, toDir int, to string) error {
 	err := unix.Renameat2(fromDir, from, toDir, to, unix.RENAME_NOREPLACE)
-	if !errors.Is(err, unix.ENOSYS) && !errors.Is(err, unix.EINVAL) {
+	if !errors.Is(err, unix.ENOSYS) && !errors.Is(err, unix.EINVAL) && !errors.Is(err, unix.EPERM) {
 		return err
 	}
-	// A filesystem or kernel without that. A directory can take only the place of
+	// A filesystem, kernel or filter of system calls without that. A directory can take only the place of
 	// an empty one, and a new link takes nothing's place.
 	var st unix.Stat_t
 	if err := unix.Fstatat(fromDir, from, &st, unix.AT_SYMLINK_NOFOLLOW|unix.AT_NO_AUTOMOUNT); err != nil {

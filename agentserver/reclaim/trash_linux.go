@@ -50,7 +50,7 @@ func (r *Reclaimer) discard(name string, held map[inode]bool, out *removal) {
 		close(finished)
 	}()
 	d := deleter{tree: r.tree, ctx: r.stopped, held: held, offers: make(chan task)}
-	trash, err := r.tree.openDir(r.tree.fd, trashName)
+	trash, err := r.tree.openTrash()
 	if err != nil {
 		d.faults.add("open", trashName, err)
 	} else {
@@ -60,6 +60,26 @@ func (r *Reclaimer) discard(name string, held map[inode]bool, out *removal) {
 	}
 	out.bytes, out.held, out.left = d.bytes, d.heldBytes, d.faults.total
 	out.faults = d.faults.lines()
+}
+
+// own says that a pass looks through these entries, deletes them and counts what
+// they free, so that the sweep, which counts for nobody, leaves them to it.
+func (r *Reclaimer) own(taken []trashed, on bool) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	for _, t := range taken {
+		if on {
+			r.owned[t.name] = true
+		} else {
+			delete(r.owned, t.name)
+		}
+	}
+}
+
+func (r *Reclaimer) owns(name string) bool {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return r.owned[name]
 }
 
 // deleter removes one tree with two workers, each in a directory of its own:

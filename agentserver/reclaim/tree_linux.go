@@ -22,6 +22,8 @@ type tree struct {
 	mount   uint64
 	openat2 bool
 	statx   bool // tells the mount of what it looks at
+	// trash is the identity of the trash, so that nothing else is emptied.
+	trash inode
 	// shares says that files on this filesystem may share blocks with others.
 	shares  bool
 	refusal error // why nothing may be deleted here; nil when all is well
@@ -43,19 +45,26 @@ func openTree(root string) (*tree, error) {
 		return nil, fmt.Errorf("open the box: %w", err)
 	}
 	t := &tree{path: real, fd: fd, shares: sharesBlocks(fd)}
-	if t.mount, err = mountByStatx(fd); err == nil {
-		t.statx = true
+	t.mount, t.statx = numbered(fd)
+	if t.openat2 = resolves(fd); !t.openat2 {
+		t.fallBack()
 	}
-	// Old kernels answer ENOSYS and filters of system calls EPERM; whatever it
-	// is, the slower way is as strict.
+	return t, nil
+}
+
+func numbered(fd int) (mount uint64, ok bool) {
+	mount, err := mountByStatx(fd)
+	return mount, err == nil
+}
+
+// resolves reports whether openat2 is to be had. Old kernels answer ENOSYS and
+// filters of system calls EPERM; whatever it is, the slower way is as strict.
+func resolves(fd int) bool {
 	probe, err := resolve(fd, ".", unix.O_PATH|unix.O_DIRECTORY, beneath)
 	if err == nil {
 		unix.Close(probe)
-		t.openat2 = true
-		return t, nil
 	}
-	t.fallBack()
-	return t, nil
+	return err == nil
 }
 
 // fallBack tells mounts apart by their number, or refuses when the kernel does
@@ -78,16 +87,44 @@ func (t *tree) fallBack() {
 
 func (t *tree) usable() error { return t.refusal }
 
-// genuine reports whether the directory is reached without links and mounts.
-func (t *tree) genuine(name string) error {
+// genuine reports whether our own directories are reached without links and
+// mounts, and keeps in mind which one the trash is.
+func (t *tree) genuine() error {
 	if t.refusal != nil {
 		return nil // nothing is deleted here
 	}
-	fd, err := t.open(t.fd, name, unix.O_PATH|unix.O_DIRECTORY)
-	if err == nil {
+	for _, name := range []string{journalName, trashName} {
+		fd, err := t.open(t.fd, name, unix.O_PATH|unix.O_DIRECTORY)
+		if err != nil {
+			return fmt.Errorf("open %s, which must be no link and no mount: %w", name, err)
+		}
+		var st unix.Stat_t
+		err = unix.Fstat(fd, &st)
 		unix.Close(fd)
+		if err != nil {
+			return fmt.Errorf("read %s: %w", name, err)
+		}
+		t.trash = inodeOf(&st)
 	}
-	return err
+	return nil
+}
+
+// openTrash opens the trash. Another directory that took its place is nobody's
+// to empty: ESTALE.
+func (t *tree) openTrash() (int, error) {
+	fd, err := t.openDir(t.fd, trashName)
+	if err != nil {
+		return -1, err
+	}
+	var st unix.Stat_t
+	if err = unix.Fstat(fd, &st); err == nil && inodeOf(&st) != t.trash {
+		err = unix.ESTALE
+	}
+	if err != nil {
+		unix.Close(fd)
+		return -1, err
+	}
+	return fd, nil
 }
 
 func (t *tree) close() { unix.Close(t.fd) }
@@ -240,7 +277,7 @@ func (t *tree) statAt(dir int, name string, st *unix.Stat_t) (attributes uint64,
 // fill copies what this package reads of a file.
 func fill(st *unix.Stat_t, stx *unix.Statx_t) {
 	*st = unix.Stat_t{Ino: stx.Ino, Mode: uint32(stx.Mode), Blocks: int64(stx.Blocks)} //nolint:gosec // no file is that large
-	st.Dev = unix.Mkdev(stx.Dev_major, stx.Dev_minor)                                  //nolint:unconvert // the width differs between architectures
+	st.Dev = unix.Mkdev(stx.Dev_major, stx.Dev_minor)
 	setLinks(&st.Nlink, stx.Nlink)
 }
 

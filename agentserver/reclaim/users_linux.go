@@ -7,6 +7,7 @@ import (
 	"strconv"
 	"strings"
 	"syscall"
+	"time"
 
 	"golang.org/x/sys/unix"
 )
@@ -95,17 +96,19 @@ func (r *Reclaimer) newSearch(was map[string]string) (*search, error) {
 	for i := range own {
 		s.hit(strings.TrimPrefix(own[i].at, s.trash), was != nil && strings.HasPrefix(own[i].at, s.trash), "a mount inside")
 	}
-	s.mounts[s.space] = own
 	return s, nil
+}
+
+// entry returns in which trash entry rest, a path below the trash, lies.
+func entry(rest string) string {
+	name, _, _ := strings.Cut(strings.TrimSuffix(rest, " (deleted)"), "/")
+	return name
 }
 
 // hit notes the user of the entry in which rest, a path below the trash, lies.
 func (s *search) hit(rest string, ok bool, user string) {
-	if !ok {
-		return
-	}
-	if name, _, _ := strings.Cut(strings.TrimSuffix(rest, " (deleted)"), "/"); s.found[name] == "" {
-		s.found[name] = user
+	if ok && s.found[entry(rest)] == "" {
+		s.found[entry(rest)] = user
 	}
 }
 
@@ -124,28 +127,37 @@ func (s *search) visit(pid string) {
 		return // ended, or a thread of the kernel
 	}
 	s.seen[pid] = p
-	if pid == strconv.Itoa(os.Getpid()) {
+	own := strconv.Itoa(os.Getpid())
+	if pid == own {
 		return
 	}
-	space := p.link("ns/mnt")
-	all, known := s.mounts[space+p.link("root")]
-	if space == s.space {
-		all, known = nil, true // the same paths as ours
+	uses := s.uses(p)
+	// The kernel says that a child of ours runs its program a moment before it
+	// closes our descriptors there. What it uses itself is used later too.
+	for wait := time.Millisecond; len(uses) > 0 && p.parent == own && wait < settleMost; wait *= 2 {
+		time.Sleep(wait)
+		uses = s.uses(p)
 	}
-	if !known && space != "" {
-		var err error
-		if all, err = readMounts(pid); err != nil {
-			p.denied = true
-		}
-		s.mounts[space+p.link("root")] = all
-		s.note(append(shown(all, s.dev), covered(all, s.dev)...), "a mount in the namespace of "+p.name())
+	for name := range uses {
+		s.hit(name, true, p.name())
 	}
+}
+
+// settleMost ends the doubling of the wait for a child: about 60 ms in all.
+const settleMost = 50 * time.Millisecond
+
+// uses lists the entries that a process uses.
+func (s *search) uses(p *process) map[string]bool {
+	out := map[string]bool{}
+	all := s.namespace(p)
 	look := func(place string) {
-		rest, ok := strings.CutPrefix(place, s.trash)
-		s.hit(rest, ok, p.name())
+		if rest, ok := strings.CutPrefix(place, s.trash); ok {
+			out[entry(rest)] = true
+		}
 		for _, at := range places(all, s.dev, place) {
-			rest, ok := strings.CutPrefix(at, s.within)
-			s.hit(rest, ok, p.name())
+			if rest, ok := strings.CutPrefix(at, s.within); ok {
+				out[entry(rest)] = true
+			}
 		}
 	}
 	cwd := p.link("cwd")
@@ -154,12 +166,38 @@ func (s *search) visit(pid string) {
 	look(p.link("exe"))
 	p.files(look)
 	p.mapped(len(all) > 0, s.trash, look)
-	if len(s.was) > 0 {
-		words := p.words(cwd)
-		for name, was := range s.was {
-			s.hit(name, was != "" && (inside(cwd, was) || mentions(words, was)), p.name())
+	if len(s.was) == 0 {
+		return out
+	}
+	words := p.words(cwd)
+	for name, was := range s.was {
+		if inside(cwd, was) || mentions(words, was) {
+			out[name] = true
 		}
 	}
+	return out
+}
+
+// namespace returns the mounts that the process sees when they are others than
+// ours; its links name paths as it sees them.
+func (s *search) namespace(p *process) []mount {
+	space := p.link("ns/mnt")
+	if space == s.space || space == "" {
+		return nil
+	}
+	key := space + p.link("root")
+	all, known := s.mounts[key]
+	if known {
+		return all
+	}
+	all, err := readMounts(p.pid)
+	if err != nil {
+		p.deny(err)
+		return nil
+	}
+	s.mounts[key] = all
+	s.note(append(shown(all, s.dev), covered(all, s.dev)...), "a mount in the namespace of "+p.name())
+	return all
 }
 
 // unknown is an error when a process that could not be inspected may use

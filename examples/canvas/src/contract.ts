@@ -679,9 +679,13 @@ export interface ReclaimReport {
    */
   held_open_bytes?: number;
   /**
-   * planned_inodes is how many files and directories go with their last name.
+   * planned_inodes is how many files and directories the items hold.
    */
   planned_inodes?: number;
+  /**
+   * errors lists what could not be read while it was planned, at most 50 lines without file contents; what could not be removed is told with its item.
+   */
+  errors?: string[];
 }
 /**
  * ReclaimItem is one directory of a plan, or one that was left, with the reason.
