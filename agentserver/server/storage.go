@@ -147,12 +147,13 @@ func (s *storage) ask(ctx context.Context) (box.StorageStatus, error) {
 
 func (s *storage) carryOut(ctx context.Context, look *storageLook) {
 	look.status, look.err = s.look(ctx)
+	large := s.cost.Read+s.cost.Kept >= largeTree
+	// From here on the next look can begin.
 	s.mu.Lock()
 	if s.running == look {
 		s.running = nil
 	}
 	s.mu.Unlock()
-	large := s.cost.Read+s.cost.Kept >= largeTree
 	close(look.done)
 	look.give(nil)
 	if large {
