@@ -14,3 +14,6 @@ func ParseLease(text []byte) (Lease, error) {
 	found, err := parseLease(text)
 	return Lease{Owner: found.owner, Host: found.host, Expires: found.expires, PID: found.pid}, err
 }
+
+// LockOpen locks an open lock file.
+func LockOpen(dir int, name string, fd int) (again bool, busy string) { return lockOpen(dir, name, fd) }

@@ -304,3 +304,40 @@ func FuzzParseLease(f *testing.F) {
 		}
 	})
 }
+
+func TestALockWithoutItsNameIsOpenedAnew(t *testing.T) {
+	t.Parallel()
+	for name, row := range map[string]struct {
+		change func(place string) error
+		again  bool
+	}{
+		"nothing happened":                        {func(string) error { return nil }, false},
+		"its holder removed it as it let go":      {os.Remove, true},
+		"it was removed, and another has made it": {replace, true},
+		"another was moved over it, and it has a second name": {func(place string) error {
+			return errors.Join(os.Link(place, place+".2"), replace(place))
+		}, true},
+	} {
+		dir, err := os.Open(t.TempDir())
+		require.NoError(t, err)
+		place := filepath.Join(dir.Name(), "x.lock")
+		file, err := os.Create(place)
+		require.NoError(t, err)
+		require.NoError(t, row.change(place))
+		again, busy := idlelock.LockOpen(int(dir.Fd()), "x.lock", int(file.Fd()))
+		require.Equal(t, row.again, again, name)
+		require.Empty(t, busy, name)
+		release, busy := idlelock.Flock(int(dir.Fd()), "x.lock")
+		if row.again {
+			require.Empty(t, busy, name)
+			release()
+		} else {
+			require.Contains(t, busy, "is held", name)
+		}
+		require.NoError(t, errors.Join(file.Close(), dir.Close()))
+	}
+}
+
+func replace(place string) error {
+	return errors.Join(os.WriteFile(place+".new", nil, 0o600), os.Rename(place+".new", place))
+}

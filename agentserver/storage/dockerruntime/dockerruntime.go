@@ -151,6 +151,8 @@ func (l *Layout) place(root *os.Root, id string) reclaim.Place {
 			unsure("its manifest", err)
 			if own {
 				out.Workspaces = []string{at}
+			} else {
+				out.Runtime = "" // it would go with the rest, and nothing says whose it is
 			}
 		}
 	}

@@ -93,6 +93,11 @@ func TestAWorkspaceThatACallerChoseIsNotListed(t *testing.T) {
 	list, err := layout.Places(t.Context())
 	require.NoError(t, err)
 	require.Empty(t, list[0].Workspaces, "without a manifest nothing says whose it is")
+	require.NoError(t, os.Rename(filepath.Join(root, runtime, "workspace"), filepath.Join(root, "aside")))
+	list, err = layout.Places(t.Context())
+	require.NoError(t, err)
+	require.Equal(t, runtime, list[0].Runtime, "without one it may go, as with a caller's own")
+	require.NoError(t, os.Rename(filepath.Join(root, "aside"), filepath.Join(root, runtime, "workspace")))
 	for place, own := range map[string]bool{
 		"none": false, "/srv/checkout": false, root: false,
 		filepath.Join(root, runtime): false, filepath.Join(root, runtime, "workspace", "..", "..", "x"): false,
@@ -103,11 +108,12 @@ func TestAWorkspaceThatACallerChoseIsNotListed(t *testing.T) {
 		require.NoError(t, err)
 		require.Len(t, list, 1)
 		require.Equal(t, filepath.Join(runtime, "persistence"), list[0].Home)
-		require.Equal(t, runtime, list[0].Runtime)
 		if own {
+			require.Equal(t, runtime, list[0].Runtime)
 			require.Equal(t, []string{filepath.Join(runtime, "workspace")}, list[0].Workspaces)
 		} else {
 			require.Empty(t, list[0].Workspaces, place)
+			require.Empty(t, list[0].Runtime, "a workspace of which nothing says whose it is would go with it")
 		}
 	}
 }
