@@ -36,6 +36,7 @@ const (
 type settings struct {
 	root, listen, basePath string
 	insecure               bool
+	retention              retentionSetting
 	argv                   []string // the agent-server, empty for none
 	key                    box.Secret
 }
@@ -72,6 +73,7 @@ func parse(args []string, env func(string) string, help io.Writer) (settings, er
 	flags.StringVar(&set.root, "root", "", "the box's `directory`; made when it is missing")
 	flags.StringVar(&set.listen, "listen", "127.0.0.1:0", "the `address` to listen on; port 0 takes a free one")
 	flags.StringVar(&set.basePath, "base-path", "", "a path `prefix` under which everything is served, such as /box-1")
+	keep := flags.String("retention", "0", "archive conversations that are unused for so many `days`; with 0 only those with a rule of their own, with \"off\" none, as for a box that its provider suspends")
 	flags.BoolVar(&set.insecure, "insecure", false, "let everybody in who reaches a loopback address, without a key")
 	err := flags.Parse(args)
 	if errors.Is(err, flag.ErrHelp) {
@@ -81,6 +83,9 @@ func parse(args []string, env func(string) string, help io.Writer) (settings, er
 		return set, err
 	}
 	if err != nil {
+		return set, err
+	}
+	if set.retention, err = parseRetention(*keep); err != nil {
 		return set, err
 	}
 	set.argv = flags.Args()
@@ -156,6 +161,10 @@ func serve(ctx context.Context, set settings, env func(string) string, log *slog
 	inner, end := context.WithCancel(ctx)
 	defer end()
 	var children sync.WaitGroup
+	layouts := layoutsOf(set.root, env, reclaimer.WriteFile, len(set.argv) > 0)
+	// Nothing judges unsaved work yet, so that what has a workspace stays.
+	opts.Retention = newRetention(set, layouts, reclaimer, nil, log)
+	children.Go(func() { opts.Retention.Keeper.Run(inner) })
 	if len(set.argv) > 0 {
 		dropPacked(set.root)
 		server := &child{root: set.root, argv: set.argv, key: set.key, env: env, output: output, log: log}

@@ -37,8 +37,11 @@ type Options struct {
 	Upstream Upstream // nil serves the read side from disk
 	// Reclaim measures and frees the disk; the caller closes it.
 	Reclaim *reclaim.Reclaimer
-	Log     *slog.Logger // nil means none
-	Version string       // shown in server_info when there is no upstream
+	// Retention archives conversations; nil means that none is by age, and that
+	// none has a rule.
+	Retention *Retention
+	Log       *slog.Logger // nil means none
+	Version   string       // shown in server_info when there is no upstream
 }
 
 // Server is the in-box handler. It is safe for concurrent use.
@@ -49,6 +52,7 @@ type Server struct {
 	gate    *gate
 	imports sync.Mutex
 	turns   lockMap // one trajectory of a conversation at a time
+	creates lockMap // one making of a conversation at a time
 	started time.Time
 	proxy   http.Handler
 	asks    *http.Client // our own questions to the agent-server
@@ -97,12 +101,18 @@ func (s *Server) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		}
 		return
 	}
+	if s.serveArchived(w, r) {
+		return
+	}
 	r, leave, ok := s.admit(w, r)
 	if !ok {
 		return
 	}
 	defer leave()
 	if s.proxy != nil {
+		if s.passWatched(w, r) {
+			return
+		}
 		s.pass(w, r)
 		return
 	}
@@ -123,6 +133,9 @@ func (s *Server) own(path string) handlers {
 		return handlers{http.MethodGet: s.getStorage}
 	case "/api/storage/reclaim":
 		return handlers{http.MethodPost: s.postReclaim}
+	}
+	if name, ok := retentionOf(path); ok && s.opts.Retention != nil {
+		return handlers{http.MethodGet: withID(name, s.getRetention), http.MethodPut: withID(name, s.putRetention)}
 	}
 	if name, ok := strings.CutPrefix(path, historyPath); ok && name != "" && !strings.Contains(name, "/") {
 		return handlers{http.MethodPut: withID(name, s.putHistory)}
@@ -169,6 +182,9 @@ func (s *Server) capabilities() []string {
 	out := []string{agentserver.CapabilityStorageStatus, agentserver.CapabilityUse, agentserver.CapabilityDrain}
 	if s.opts.Reclaim.Supported() {
 		out = append(out, agentserver.CapabilityStorageReclaim)
+	}
+	if s.opts.Retention != nil {
+		out = append(out, agentserver.CapabilityRetention)
 	}
 	if s.opts.Upstream == nil {
 		out = append(out, agentserver.CapabilityHistoryImport)
