@@ -4,14 +4,15 @@ import (
 	"context"
 	"fmt"
 	"log/slog"
-	"math"
 	"strconv"
+	"time"
 
 	"github.com/openhands/boxkeeper/agentserver/idlelock"
 	"github.com/openhands/boxkeeper/agentserver/reclaim"
 	"github.com/openhands/boxkeeper/agentserver/retention"
 	"github.com/openhands/boxkeeper/agentserver/storage"
 	"github.com/openhands/boxkeeper/agentserver/storage/dockerruntime"
+	"github.com/openhands/boxkeeper/agentserver/storage/housekeeping"
 	"github.com/openhands/boxkeeper/agentserver/storage/sharedworkspace"
 	"github.com/openhands/boxkeeper/box"
 )
@@ -27,11 +28,43 @@ func parseRetention(text string) (retentionSetting, error) {
 	if text == "off" {
 		return retentionSetting{off: true}, nil
 	}
+	days, err := parseDays("retention", text)
+	return retentionSetting{days: days}, err
+}
+
+// parseDays reads a number of days, 0 for none.
+func parseDays(flag, text string) (float64, error) {
 	days, err := strconv.ParseFloat(text, 64)
-	if err != nil || !(days >= 0) || math.IsInf(days, 0) || days > 0 && retention.Check(box.Retention{Mode: box.RetentionDays, Days: days}) != nil {
-		return retentionSetting{}, fmt.Errorf("--retention: %q is neither \"off\" nor a number of days", text)
+	if err != nil || days != 0 && retention.Check(box.Retention{Mode: box.RetentionDays, Days: days}) != nil {
+		return 0, fmt.Errorf("--%s: %q is not a number of days", flag, text)
 	}
-	return retentionSetting{days: days}, nil
+	return days, nil
+}
+
+// housekeepEvery is how often boxd looks for what agent-servers leave behind.
+const housekeepEvery = 24 * time.Hour
+
+// housekeep removes what an agent-server left behind, now and every day, until
+// ctx ends.
+func housekeep(ctx context.Context, keeper *housekeeping.Keeper, log *slog.Logger) {
+	tick := time.NewTicker(housekeepEvery)
+	defer tick.Stop()
+	for {
+		items, err := keeper.Take(ctx)
+		if err != nil && ctx.Err() == nil {
+			log.Warn("look for what agent-servers left behind", "error", err)
+		}
+		for i := range items {
+			if items[i].Skipped == "" {
+				log.Info("removed what an agent-server left behind", "path", items[i].Path, "rule", items[i].Rule, "bytes", items[i].Bytes)
+			}
+		}
+		select {
+		case <-tick.C:
+		case <-ctx.Done():
+			return
+		}
+	}
 }
 
 // layoutsOf returns how conversations may lie in a box. Both look at what is

@@ -8,6 +8,7 @@ import (
 	"encoding/json"
 	"errors"
 	"io"
+	"maps"
 	"net/http"
 	"os"
 	"strings"
@@ -116,8 +117,11 @@ func (s *Server) passWatched(w http.ResponseWriter, r *http.Request) (ok bool) {
 	}
 	switch to.tail {
 	case "":
-		s.pass(w, r)
+		// Whoever reads the answer may make a conversation of the same id next.
+		answer := &held{header: http.Header{}}
+		s.pass(answer, r)
 		s.forget(to.id)
+		answer.send(w)
 	case "runtime":
 		answer := &watched{ResponseWriter: w}
 		s.pass(answer, r)
@@ -145,6 +149,28 @@ func (w *watched) WriteHeader(status int) {
 
 // Unwrap lets the proxy flush.
 func (w *watched) Unwrap() http.ResponseWriter { return w.ResponseWriter }
+
+// held keeps a short answer back.
+type held struct {
+	header http.Header
+	status int
+	body   bytes.Buffer
+}
+
+func (h *held) Header() http.Header         { return h.header }
+func (h *held) Write(p []byte) (int, error) { return h.body.Write(p) }
+
+func (h *held) WriteHeader(status int) {
+	if status >= 200 && h.status == 0 {
+		h.status = status
+	}
+}
+
+func (h *held) send(w http.ResponseWriter) {
+	maps.Copy(w.Header(), h.header)
+	w.WriteHeader(max(h.status, http.StatusOK))
+	_, _ = w.Write(h.body.Bytes()) // the caller may have gone
+}
 
 // create makes a conversation. A field "retention" is ours: it is kept before
 // the agent-server hears of the conversation, so that nothing is made whose rule

@@ -135,8 +135,7 @@ func TestARetentionIsGivenWhenAConversationIsMade(t *testing.T) {
 	k.fail = http.StatusTooManyRequests
 	status, _ = create(`{"conversation_id":"` + unmade + `","retention":{"mode":"on_stop"}}`)
 	require.Equal(t, http.StatusTooManyRequests, status)
-	_, set = ruleOf(unmade)
-	require.False(t, set)
+	await(t, "its rule to go", func() bool { _, set := ruleOf(unmade); return !set })
 	k.requests()
 
 	for _, bad := range []string{`7`, `"on_stop"`, `{}`, `{"mode":"days"}`, `{"mode":"days","days":-1}`, `{"mode":"on_stop","days":1}`, `{"mode":"x"}`, `{"mode":"on_stop","y":1}`} {
@@ -154,6 +153,7 @@ func TestARetentionIsGivenWhenAConversationIsMade(t *testing.T) {
 	require.Equal(t, http.StatusCreated, status)
 	_, set = ruleOf(id)
 	require.False(t, set)
+	k.requests()
 
 	// A stranger writes nothing to the disk.
 	stranger := strings.Repeat("8", 32)

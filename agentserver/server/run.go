@@ -19,6 +19,7 @@ import (
 	"time"
 
 	"github.com/openhands/boxkeeper/agentserver/reclaim"
+	"github.com/openhands/boxkeeper/agentserver/storage/housekeeping"
 	"github.com/openhands/boxkeeper/box"
 )
 
@@ -37,6 +38,7 @@ type settings struct {
 	root, listen, basePath string
 	insecure               bool
 	retention              retentionSetting
+	bashEventsDays         float64
 	argv                   []string // the agent-server, empty for none
 	key                    box.Secret
 }
@@ -74,6 +76,7 @@ func parse(args []string, env func(string) string, help io.Writer) (settings, er
 	flags.StringVar(&set.listen, "listen", "127.0.0.1:0", "the `address` to listen on; port 0 takes a free one")
 	flags.StringVar(&set.basePath, "base-path", "", "a path `prefix` under which everything is served, such as /box-1")
 	keep := flags.String("retention", "0", "archive conversations that are unused for so many `days`; with 0 only those with a rule of their own, with \"off\" none, as for a box that its provider suspends")
+	records := flags.String("bash-events-days", "0", "remove records of bash commands that are older than so many `days`; 0 keeps them")
 	flags.BoolVar(&set.insecure, "insecure", false, "let everybody in who reaches a loopback address, without a key")
 	err := flags.Parse(args)
 	if errors.Is(err, flag.ErrHelp) {
@@ -86,6 +89,9 @@ func parse(args []string, env func(string) string, help io.Writer) (settings, er
 		return set, err
 	}
 	if set.retention, err = parseRetention(*keep); err != nil {
+		return set, err
+	}
+	if set.bashEventsDays, err = parseDays("bash-events-days", *records); err != nil {
 		return set, err
 	}
 	set.argv = flags.Args()
@@ -165,6 +171,8 @@ func serve(ctx context.Context, set settings, env func(string) string, log *slog
 	// Nothing judges unsaved work yet, so that what has a workspace stays.
 	opts.Retention = newRetention(set, layouts, reclaimer, nil, log)
 	children.Go(func() { opts.Retention.Keeper.Run(inner) })
+	left := housekeeping.New(set.root, housekeeping.Options{BashEvents: time.Duration(set.bashEventsDays * float64(24*time.Hour))})
+	children.Go(func() { housekeep(inner, left, log) })
 	if len(set.argv) > 0 {
 		dropPacked(set.root)
 		server := &child{root: set.root, argv: set.argv, key: set.key, env: env, output: output, log: log}

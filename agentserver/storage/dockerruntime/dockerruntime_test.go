@@ -185,3 +185,53 @@ func TestARuntimeThatNothingSpeaksOfIsForgotten(t *testing.T) {
 	require.NoError(t, err)
 	require.Empty(t, places)
 }
+
+func TestAForgottenRuntimeGoesWhenNobodyIsAtIt(t *testing.T) {
+	t.Parallel()
+	root := newBox(t)
+	runtime := makeRuntime(t, root, id, time.Now())
+	name := ""
+	layout := dockerruntime.New(root, storagetest.Writer(root), dockerruntime.Options{
+		Container: func(context.Context, string) (string, error) { return name, nil },
+	}).Forgotten()
+	places := func() []reclaim.Place {
+		t.Helper()
+		list, err := layout.Places(t.Context())
+		require.NoError(t, err)
+		return list
+	}
+	require.Empty(t, places(), "its history speaks of it")
+	_, _, err := layout.Hold(t.Context(), id)
+	require.Equal(t, box.ClassNotFound, box.ClassOf(err))
+	require.Equal(t, box.ClassConflict, box.ClassOf(layout.Archive(t.Context(), id)))
+	require.NoError(t, os.RemoveAll(filepath.Join(root, "conversations", id)))
+	list := places()
+	require.Len(t, list, 1)
+	require.Contains(t, list[0].Busy, "less than a day ago", "it may be in the making")
+	old := time.Now().Add(-25 * time.Hour)
+	require.NoError(t, os.Chtimes(filepath.Join(root, runtime), old, old))
+	list = places()
+	require.Equal(t, runtime, list[0].Runtime)
+	require.Equal(t, []string{runtime + "/workspace"}, list[0].Workspaces, "what is in it is judged before it goes")
+	require.Empty(t, list[0].Busy)
+	name = "agent-server-conversation-x"
+	_, busy, err := layout.Hold(t.Context(), id)
+	require.NoError(t, err)
+	require.Contains(t, busy, name)
+	name = ""
+	lock := lockFile(t, filepath.Join(root, "persistence/runtime-control", id+".json.lock"))
+	_, busy, err = layout.Hold(t.Context(), id)
+	require.NoError(t, err)
+	require.NotEmpty(t, busy)
+	lock()
+	release, busy, err := layout.Hold(t.Context(), id)
+	require.NoError(t, err)
+	if busy == "" {
+		release()
+	} else {
+		require.Contains(t, busy, "needs Linux")
+	}
+	require.NoError(t, layout.Archive(t.Context(), id))
+	require.NoFileExists(t, filepath.Join(root, "persistence/runtime-control", id+".archived.json"))
+	require.Equal(t, box.ClassNotFound, box.ClassOf(layout.Archive(t.Context(), "..")))
+}
