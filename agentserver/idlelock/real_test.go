@@ -4,7 +4,6 @@ import (
 	"bytes"
 	"context"
 	"encoding/json"
-	"errors"
 	"fmt"
 	"io"
 	"net"
@@ -202,7 +201,8 @@ func (a *agent) converse(t *testing.T, root string) (id, dir string) {
 	t.Helper()
 	status, text, err := a.ask(t.Context(), http.MethodPost, "/api/conversations", fmt.Sprintf(
 		`{"workspace":{"kind":"LocalWorkspace","working_dir":%q},"agent":{"kind":"Agent","llm":{"model":"openai/never-called","usage_id":"t"},"tools":[]},"autotitle":false}`,
-		filepath.Join(root, "workspace")))
+		filepath.Join(root, "workspace"),
+	))
 	require.NoError(t, err)
 	require.Equal(t, http.StatusCreated, status, text)
 	var made struct{ ID string }
@@ -274,7 +274,7 @@ func TestARealServerWithoutLeasesIsRefused(t *testing.T) {
 	server := startAgent(t, executable, root, env)
 	_, dir := server.converse(t, root)
 	_, err := os.Lstat(filepath.Join(dir, "owner_lease.json"))
-	require.True(t, errors.Is(err, os.ErrNotExist), "a loaded conversation shows no lease")
+	require.ErrorIs(t, err, os.ErrNotExist, "a loaded conversation shows no lease")
 	why := idlelock.NoLeases(func(string) string { return "0" }, root)
 	require.NotEmpty(t, hold(t, idlelock.New(idlelock.Options{Users: nobody, NoLeases: why}), dir))
 }

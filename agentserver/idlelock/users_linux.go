@@ -1,7 +1,6 @@
 package idlelock
 
 import (
-	"bytes"
 	"context"
 	"errors"
 	"fmt"
@@ -86,27 +85,32 @@ func uses(base string, places []string) bool {
 			}
 		}
 	}
-	// A Python of an environment shows the interpreter that it was made from, and
-	// has no file of the environment open: only its command names it.
-	if words, err := os.ReadFile(base + "cmdline"); err == nil {
-		for word := range bytes.SplitSeq(words, []byte{0}) {
-			if filepath.IsAbs(string(word)) && inside(filepath.Clean(string(word))) {
-				return true
-			}
+	return said(base, inside) || mapped(base, inside)
+}
+
+// said reports whether a process was started with something inside. A Python of
+// an environment shows the interpreter that it was made from, and has no file of
+// the environment open: only its command names it.
+func said(base string, inside func(string) bool) bool {
+	words, _ := os.ReadFile(base + "cmdline") // it may have ended meanwhile
+	for word := range strings.SplitSeq(string(words), "\x00") {
+		if filepath.IsAbs(word) && inside(filepath.Clean(word)) {
+			return true
 		}
 	}
-	if settings, err := os.ReadFile(base + "environ"); err == nil {
-		for setting := range bytes.SplitSeq(settings, []byte{0}) {
-			name, value, _ := strings.Cut(string(setting), "=")
-			if (name == "VIRTUAL_ENV" || name == "NODE_PATH") && inside(value) {
-				return true
-			}
+	settings, _ := os.ReadFile(base + "environ")
+	for setting := range strings.SplitSeq(string(settings), "\x00") {
+		name, value, _ := strings.Cut(setting, "=")
+		if (name == "VIRTUAL_ENV" || name == "NODE_PATH") && inside(value) {
+			return true
 		}
 	}
-	maps, err := os.ReadFile(base + "maps")
-	if err != nil {
-		return false
-	}
+	return false
+}
+
+// mapped reports whether a process has a file inside in its memory.
+func mapped(base string, inside func(string) bool) bool {
+	maps, _ := os.ReadFile(base + "maps")
 	for line := range strings.Lines(string(maps)) {
 		if at := strings.IndexByte(line, '/'); at >= 0 && inside(strings.TrimSuffix(strings.TrimSpace(line[at:]), " (deleted)")) {
 			return true

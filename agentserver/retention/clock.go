@@ -56,7 +56,7 @@ type kept struct {
 
 // begin returns when the box was resumed, at the start of boxd: now, unless
 // another boxd was at work moments ago.
-func begin(dir string, boot string, now time.Time) time.Time {
+func begin(dir, boot string, now time.Time) time.Time {
 	root, err := os.OpenRoot(dir)
 	if err != nil {
 		return now

@@ -6,9 +6,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
-	"strings"
 	"testing"
-	"testing/synctest"
 	"time"
 
 	"github.com/stretchr/testify/require"
@@ -24,7 +22,7 @@ import (
 
 const day = 24 * time.Hour
 
-var now = time.Date(2026, 11, 29, 12, 0, 0, 0, time.UTC) //nolint:gochecknoglobals // a constant
+var now = time.Date(2026, 11, 29, 12, 0, 0, 0, time.UTC)
 
 // setting is one box with one conversation, 40 days unused, on a machine that
 // has been up for 100.
@@ -340,65 +338,4 @@ func TestStoppedConversationsAreArchivedAtOnce(t *testing.T) {
 		require.Contains(t, out.Reason, "unsaved")
 		require.False(t, s.archived())
 	})
-}
-
-// counted is a layout that counts how often it is asked.
-type counted struct {
-	reclaim.Layout
-	asked int
-}
-
-func (c *counted) Places(ctx context.Context) ([]reclaim.Place, error) {
-	c.asked++
-	return c.Layout.Places(ctx)
-}
-
-func TestNobodyLooksWhileNoConversationHasARule(t *testing.T) {
-	t.Parallel()
-	s := newSetting(t)
-	s.converse(t)
-	synctest.Test(t, func(t *testing.T) {
-		layout := &counted{Layout: s.layout()}
-		s.opts.Layouts = []reclaim.Layout{layout}
-		ctx, cancel := context.WithCancel(t.Context())
-		k := retention.New(s.root, s.rules, s.opts)
-		ended := make(chan struct{})
-		go func() { defer close(ended); k.Run(ctx) }()
-		time.Sleep(30 * day)
-		synctest.Wait()
-		require.Equal(t, 1, layout.asked, "at the start, for what a crash left")
-		require.NoError(t, s.rules.Set(s.id, box.Retention{Mode: box.RetentionDays, Days: 365}))
-		k.Wake()
-		synctest.Wait()
-		require.Equal(t, 1, layout.asked, "a rule may be a slip")
-		time.Sleep(retention.Interval + time.Second)
-		synctest.Wait()
-		require.Equal(t, 2, layout.asked)
-		time.Sleep(10 * retention.Interval)
-		synctest.Wait()
-		require.Equal(t, 12, layout.asked)
-		require.NoError(t, s.rules.Set(s.id, box.Retention{Mode: box.RetentionDefault}))
-		time.Sleep(30 * day)
-		synctest.Wait()
-		require.Equal(t, 13, layout.asked, "and no more once the rule has gone")
-		cancel()
-		<-ended
-	})
-}
-
-func TestAConversationThatIsGoneLosesItsRule(t *testing.T) {
-	t.Parallel()
-	s := newSetting(t)
-	k := s.keeper(t)
-	gone := strings.Repeat("f", 32)
-	require.NoError(t, s.rules.Set(gone, box.Retention{Mode: box.RetentionDays, Days: 1}))
-	file := filepath.Join(s.root, "run/retention", gone+".json")
-	require.NoError(t, os.Chtimes(file, now.Add(-time.Minute), now.Add(-time.Minute)))
-	_, err := k.Pass(t.Context())
-	require.NoError(t, err)
-	require.FileExists(t, file, "it may be about to be made")
-	require.NoError(t, os.Chtimes(file, now.Add(-2*time.Hour), now.Add(-2*time.Hour)))
-	_, err = k.Pass(t.Context())
-	require.NoError(t, err)
-	require.NoFileExists(t, file)
 }

@@ -32,18 +32,14 @@ func Archived(root *os.Root, id string) (archived bool, at time.Time, err error)
 	case err != nil:
 		return false, time.Time{}, fmt.Errorf("look for the marker of an archived conversation: %w", err)
 	}
-	text, err := ReadFile(root, markerOf(id), maxMeta)
-	if err != nil {
-		return true, time.Time{}, nil //nolint:nilerr // it is there, which is what counts
-	}
+	// It is there, which is what counts; what it says may not be known.
+	text, _ := ReadFile(root, markerOf(id), maxMeta)
 	// Releases of before the rename wrote the older name.
 	var marker struct {
 		ArchivedAt string `json:"archived_at"`
 		RetiredAt  string `json:"retired_at"`
 	}
-	if json.Unmarshal(text, &marker) != nil {
-		return true, time.Time{}, nil
-	}
+	_ = json.Unmarshal(text, &marker)
 	for _, value := range []string{marker.ArchivedAt, marker.RetiredAt} {
 		if when, err := time.Parse(time.RFC3339Nano, value); err == nil {
 			return true, when.UTC(), nil

@@ -85,7 +85,7 @@ func List(root *os.Root, name string) ([]fs.DirEntry, error) {
 	return entries, err
 }
 
-// ReadFile reads a plain file below root, of at most most bytes. A link or a
+// ReadFile reads a plain file below root, up to a bound in bytes. A link or a
 // pipe is an error.
 func ReadFile(root *os.Root, name string, most int64) ([]byte, error) {
 	info, err := root.Lstat(name)

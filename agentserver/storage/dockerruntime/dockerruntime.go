@@ -283,7 +283,8 @@ func (l *Layout) Archive(ctx context.Context, conversation string) error {
 	if busy := l.container(ctx, conversation); busy != "" {
 		return errors.Join(
 			box.Errorf(box.ClassConflict, "conversation %s is kept: %s", conversation, strings.TrimSpace(busy)),
-			storage.Unarchive(root, conversation))
+			storage.Unarchive(root, conversation),
+		)
 	}
 	return nil
 }

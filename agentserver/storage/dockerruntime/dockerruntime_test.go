@@ -33,7 +33,7 @@ func harness() storagetest.Harness {
 			return runtime
 		},
 		Orphans: func(ctx context.Context, l reclaim.Layout) ([]storage.Orphan, error) {
-			return l.(*dockerruntime.Layout).Orphans(ctx) //nolint:forcetypeassert // made above
+			return l.(*dockerruntime.Layout).Orphans(ctx) //nolint:forcetypeassert,errcheck // made above
 		},
 	}
 }
@@ -68,7 +68,7 @@ func manifest(t *testing.T, root, id, workspace string) {
 
 func TestMain(m *testing.M) { storagetest.Main(m, harness()) }
 
-func TestContract(t *testing.T) {
+func TestScenario87And100TheContractOfLayouts(t *testing.T) {
 	t.Parallel()
 	storagetest.Run(t, harness())
 }

@@ -28,7 +28,7 @@ func nobody(context.Context, []string) (string, error) { return "", nil }
 func newBox(t *testing.T) string {
 	t.Helper()
 	// Short, since sockets have short names.
-	root, err := os.MkdirTemp("", "hk-")
+	root, err := os.MkdirTemp("", "hk-") //nolint:usetesting // sockets need a short path
 	require.NoError(t, err)
 	t.Cleanup(func() { _ = os.RemoveAll(root) })
 	root, err = filepath.EvalSymlinks(root)
@@ -195,7 +195,7 @@ func TestSocketDirectoriesOfDeadServersGo(t *testing.T) {
 	listen := func(place string) net.Listener {
 		l, err := net.Listen("unix", filepath.Join(place, "tmux-0/openhands")) //nolint:noctx // local and instant
 		require.NoError(t, err)
-		l.(*net.UnixListener).SetUnlinkOnClose(false) //nolint:forcetypeassert // made above
+		l.(*net.UnixListener).SetUnlinkOnClose(false) //nolint:forcetypeassert,errcheck // made above
 		return l
 	}
 	k := housekeeping.New(root, housekeeping.Options{})

@@ -24,6 +24,7 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
+	"time"
 
 	"github.com/openhands/boxkeeper/agentserver/idlelock"
 	"github.com/openhands/boxkeeper/agentserver/reclaim"
@@ -77,37 +78,13 @@ func (l *Layout) Places(ctx context.Context) ([]reclaim.Place, error) {
 	if err != nil {
 		return nil, err
 	}
-	groups := groupsOf(members)
 	places := make([]reclaim.Place, 0, len(members))
 	for i := range members {
 		places = append(places, members[i].place)
 	}
-	for top, group := range groups {
-		owner := -1
-		for _, i := range group {
-			of, place := &places[i], &members[i].place
-			for _, j := range group {
-				other := &members[j].place
-				if other.LastActive.After(of.LastActive) {
-					of.LastActive, of.LastActiveFrom = other.LastActive, other.LastActiveFrom
-				}
-				if other.Busy != "" && of.Busy == "" {
-					of.Busy = "shares its directory with " + other.Conversation + ", which " + other.Busy
-				}
-			}
-			if members[i].dir != "" && (owner < 0 || better(place, &members[owner].place)) {
-				owner = i
-			}
-		}
-		// With the last use of one unknown, nobody knows when the directory was used.
-		for _, i := range group {
-			if members[i].place.LastActive.IsZero() {
-				for _, j := range group {
-					places[j].LastActive, places[j].LastActiveFrom = members[i].place.LastActive, ""
-				}
-				break
-			}
-		}
+	for top, group := range groupsOf(members) {
+		share(places, members, group)
+		owner := ownerOf(members, group)
 		places[owner].Workspaces = []string{top}
 		others := slices.ContainsFunc(group, func(i int) bool { return i != owner && !members[i].place.Archived })
 		if !others && top != storage.WorkspaceDir {
@@ -116,6 +93,45 @@ func (l *Layout) Places(ctx context.Context) ([]reclaim.Place, error) {
 	}
 	storage.SortPlaces(places)
 	return places, nil
+}
+
+// share gives the places of one directory what they have in common: the newest
+// use of all, or none that is known when one's is not, and why one is in use.
+func share(places []reclaim.Place, members []member, group []int) {
+	var newest reclaim.Place
+	unknown := false
+	for _, i := range group {
+		place := &members[i].place
+		unknown = unknown || place.LastActive.IsZero()
+		if place.LastActive.After(newest.LastActive) {
+			newest = *place
+		}
+	}
+	for _, i := range group {
+		place := &places[i]
+		switch {
+		case unknown:
+			place.LastActive, place.LastActiveFrom = time.Time{}, ""
+		case newest.LastActive.After(place.LastActive):
+			place.LastActive, place.LastActiveFrom = newest.LastActive, newest.LastActiveFrom
+		}
+		for _, j := range group {
+			if other := &members[j].place; other.Busy != "" && place.Busy == "" {
+				place.Busy = "shares its directory with " + other.Conversation + ", which " + other.Busy
+			}
+		}
+	}
+}
+
+// ownerOf returns the conversation that a directory is listed with.
+func ownerOf(members []member, group []int) int {
+	owner := -1
+	for _, i := range group {
+		if members[i].dir != "" && (owner < 0 || better(&members[i].place, &members[owner].place)) {
+			owner = i
+		}
+	}
+	return owner
 }
 
 // better reports whether a directory is rather listed with a than with b.

@@ -49,7 +49,7 @@ func converse(t *testing.T, root, id, dir string, used time.Time) string {
 
 func TestMain(m *testing.M) { storagetest.Main(m, harness()) }
 
-func TestContract(t *testing.T) {
+func TestScenario87And100TheContractOfLayouts(t *testing.T) {
 	t.Parallel()
 	storagetest.Run(t, harness())
 }
