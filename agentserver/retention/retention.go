@@ -79,6 +79,21 @@ func (k *Keeper) start() {
 // Off says why nothing is archived in this box; empty means that it is.
 func (k *Keeper) Off() string { return k.opts.Off }
 
+// Effective returns the rule of a conversation as it takes effect: its own or
+// the box's default, nil when that can't be told.
+func (k *Keeper) Effective(id string) *box.Retention {
+	rule, _, err := k.rules.Of(id)
+	switch {
+	case err != nil:
+		return nil
+	case k.opts.Off != "":
+		return &box.Retention{Mode: box.RetentionDefault}
+	case rule.Mode == box.RetentionDefault && k.opts.DefaultDays > 0:
+		return &box.Retention{Mode: box.RetentionDays, Days: k.opts.DefaultDays}
+	}
+	return &rule
+}
+
 // Wake tells Run that a conversation has a rule now.
 func (k *Keeper) Wake() {
 	select {

@@ -140,3 +140,18 @@ func TestARuleIsWholeWheneverItsWriterIsKilled(t *testing.T) {
 		require.True(t, set)
 	}
 }
+
+func TestTheRuleThatTakesEffect(t *testing.T) {
+	t.Parallel()
+	root := t.TempDir()
+	require.NoError(t, os.Mkdir(filepath.Join(root, "run"), 0o700))
+	rules := retention.NewRules(root, storagetest.Writer(root))
+	of := func(opts retention.Options) *box.Retention { return retention.New(root, rules, opts).Effective(id) }
+	require.Equal(t, &box.Retention{Mode: box.RetentionDefault}, of(retention.Options{}))
+	require.Equal(t, &box.Retention{Mode: box.RetentionDays, Days: 30}, of(retention.Options{DefaultDays: 30}))
+	require.NoError(t, rules.Set(id, box.Retention{Mode: box.RetentionOnStop}))
+	require.Equal(t, &box.Retention{Mode: box.RetentionOnStop}, of(retention.Options{DefaultDays: 30}))
+	require.Equal(t, &box.Retention{Mode: box.RetentionDefault}, of(retention.Options{DefaultDays: 30, Off: "suspended"}))
+	require.NoError(t, os.WriteFile(filepath.Join(root, "run/retention", id+".json"), []byte("{"), 0o600))
+	require.Nil(t, of(retention.Options{}))
+}

@@ -108,7 +108,7 @@ func keep(t *testing.T, change func(*retention.Options)) *kept {
 	}
 	web := httptest.NewServer(server.New(server.Options{
 		Root: root, Key: key, Reclaim: r, BasePath: "/box-1", Upstream: k.up,
-		Retention: &server.Retention{Rules: k.rules, Keeper: retention.New(root, k.rules, opts)},
+		Keeping: &server.Keeping{Rules: k.rules, Keeper: retention.New(root, k.rules, opts)},
 	}))
 	t.Cleanup(web.Close)
 	k.address = web.URL + "/box-1"

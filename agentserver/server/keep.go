@@ -74,15 +74,17 @@ func layoutsOf(root string, env func(string) string, write storage.Writer, serve
 	if server {
 		why = idlelock.NoLeases(env, root)
 	}
+	// A container is the sign there, whether leases are kept or not.
+	containers := dockerruntime.New(root, write, dockerruntime.Options{Container: dockerruntime.Containers("docker")})
 	return []reclaim.Layout{
-		// A container is the sign there, whether leases are kept or not.
-		dockerruntime.New(root, write, dockerruntime.Options{Container: dockerruntime.Containers("docker")}),
+		containers,
+		containers.Forgotten(),
 		sharedworkspace.New(root, write, sharedworkspace.Options{Lock: idlelock.New(idlelock.Options{NoLeases: why})}),
 	}
 }
 
-// newRetention returns what archives the conversations of a box.
-func newRetention(set settings, layouts []reclaim.Layout, reclaimer *reclaim.Reclaimer, unsaved func(context.Context, string) (string, error), log *slog.Logger) *Retention {
+// newKeeping returns what archives the conversations of a box.
+func newKeeping(set settings, layouts []reclaim.Layout, reclaimer *reclaim.Reclaimer, unsaved func(context.Context, string) (string, error), log *slog.Logger) *Keeping {
 	rules := retention.NewRules(set.root, reclaimer.WriteFile)
 	opts := retention.Options{
 		Layouts: layouts, DefaultDays: set.retention.days, Unsaved: unsaved, Log: log,
@@ -94,5 +96,5 @@ func newRetention(set settings, layouts []reclaim.Layout, reclaimer *reclaim.Rec
 	if set.retention.off {
 		opts.Off = "its provider suspends it when it is idle"
 	}
-	return &Retention{Rules: rules, Keeper: retention.New(set.root, rules, opts)}
+	return &Keeping{Rules: rules, Keeper: retention.New(set.root, rules, opts)}
 }

@@ -29,8 +29,8 @@ const (
 	stopPause  = 2 * time.Second
 )
 
-// Retention is what a handler archives conversations by.
-type Retention struct {
+// Keeping is what a handler archives conversations by.
+type Keeping struct {
 	Rules  *retention.Rules
 	Keeper *retention.Keeper
 }
@@ -49,7 +49,7 @@ func (s *Server) getRetention(w http.ResponseWriter, _ *http.Request, id string)
 	if _, ok := s.there(w, id); !ok {
 		return
 	}
-	rule, _, err := s.opts.Retention.Rules.Of(id)
+	rule, _, err := s.opts.Keeping.Rules.Of(id)
 	if err != nil {
 		refuse(w, http.StatusInternalServerError, err.Error()+"; set it anew")
 		return
@@ -85,17 +85,17 @@ func (s *Server) putRetention(w http.ResponseWriter, r *http.Request, id string)
 		return // the caller has gone
 	}
 	defer leave()
-	if err := s.opts.Retention.Rules.Set(id, rule); err != nil {
+	if err := s.opts.Keeping.Rules.Set(id, rule); err != nil {
 		refuseError(w, err)
 		return
 	}
-	s.opts.Retention.Keeper.Wake()
+	s.opts.Keeping.Keeper.Wake()
 	writeJSON(w, http.StatusOK, rule)
 }
 
 // refuseOff refuses a rule in a box that archives nothing.
 func (s *Server) refuseOff(w http.ResponseWriter, rule box.Retention) bool {
-	why := s.opts.Retention.Keeper.Off()
+	why := s.opts.Keeping.Keeper.Off()
 	if why == "" || rule.Mode == box.RetentionDefault {
 		return false
 	}
@@ -125,7 +125,7 @@ func (s *Server) passWatched(w http.ResponseWriter, r *http.Request) (ok bool) {
 	case "runtime":
 		answer := &watched{ResponseWriter: w}
 		s.pass(answer, r)
-		if answer.status/100 == 2 && s.opts.Retention != nil {
+		if answer.status/100 == 2 && s.opts.Keeping != nil {
 			s.stopped(r.Context(), to.id)
 		}
 	default:
@@ -205,7 +205,7 @@ func (s *Server) create(w http.ResponseWriter, r *http.Request) {
 		}
 	}
 	raw, given := fields["retention"]
-	if !given || s.opts.Retention == nil || !s.allowed(r) {
+	if !given || s.opts.Keeping == nil || !s.allowed(r) {
 		s.pass(w, withBody(r, text))
 		return
 	}
@@ -260,7 +260,7 @@ func (s *Server) createWith(w http.ResponseWriter, r *http.Request, id string, r
 		return
 	}
 	if !there {
-		if err := s.opts.Retention.Rules.Set(id, rule); err != nil {
+		if err := s.opts.Keeping.Rules.Set(id, rule); err != nil {
 			refuseError(w, err)
 			return
 		}
@@ -268,12 +268,12 @@ func (s *Server) createWith(w http.ResponseWriter, r *http.Request, id string, r
 	defer func() {
 		// Also when the answer broke off: only the disk tells whether it was made.
 		if now, err := s.exists(id); !there && err == nil && !now {
-			if err := s.opts.Retention.Rules.Drop(id); err != nil {
+			if err := s.opts.Keeping.Rules.Drop(id); err != nil {
 				s.log.Warn("drop the retention of a conversation that was not made", "conversation", id, "error", err)
 			}
 			return
 		}
-		s.opts.Retention.Keeper.Wake()
+		s.opts.Keeping.Keeper.Wake()
 	}()
 	s.pass(w, r)
 }
@@ -299,8 +299,8 @@ func (s *Server) forget(id string) {
 		defer root.Close()
 		err = storage.Unarchive(root, id)
 	}
-	if s.opts.Retention != nil {
-		err = errors.Join(err, s.opts.Retention.Rules.Drop(id))
+	if s.opts.Keeping != nil {
+		err = errors.Join(err, s.opts.Keeping.Rules.Drop(id))
 	}
 	if err != nil {
 		s.log.Warn("forget a conversation that was deleted", "conversation", id, "error", err)
@@ -315,7 +315,7 @@ func (s *Server) stopped(ctx context.Context, id string) {
 	tick := time.NewTicker(stopPause)
 	defer tick.Stop()
 	for {
-		out, due, err := s.opts.Retention.Keeper.Stopped(ctx, id)
+		out, due, err := s.opts.Keeping.Keeper.Stopped(ctx, id)
 		switch {
 		case err != nil:
 			s.log.Warn("archive a conversation whose runtime was stopped", "conversation", id, "error", err)

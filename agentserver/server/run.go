@@ -169,8 +169,8 @@ func serve(ctx context.Context, set settings, env func(string) string, log *slog
 	var children sync.WaitGroup
 	layouts := layoutsOf(set.root, env, reclaimer.WriteFile, len(set.argv) > 0)
 	// Nothing judges unsaved work yet, so that what has a workspace stays.
-	opts.Retention = newRetention(set, layouts, reclaimer, nil, log)
-	children.Go(func() { opts.Retention.Keeper.Run(inner) })
+	opts.Keeping = newKeeping(set, layouts, reclaimer, nil, log)
+	children.Go(func() { opts.Keeping.Keeper.Run(inner) })
 	left := housekeeping.New(set.root, housekeeping.Options{BashEvents: time.Duration(set.bashEventsDays * float64(24*time.Hour))})
 	children.Go(func() { housekeep(inner, left, log) })
 	if len(set.argv) > 0 {

@@ -37,9 +37,9 @@ type Options struct {
 	Upstream Upstream // nil serves the read side from disk
 	// Reclaim measures and frees the disk; the caller closes it.
 	Reclaim *reclaim.Reclaimer
-	// Retention archives conversations; nil means that none is by age, and that
+	// Keeping archives conversations; nil means that none is by age, and that
 	// none has a rule.
-	Retention *Retention
+	Keeping *Keeping
 	Log       *slog.Logger // nil means none
 	Version   string       // shown in server_info when there is no upstream
 }
@@ -134,7 +134,7 @@ func (s *Server) own(path string) handlers {
 	case "/api/storage/reclaim":
 		return handlers{http.MethodPost: s.postReclaim}
 	}
-	if name, ok := retentionOf(path); ok && s.opts.Retention != nil {
+	if name, ok := retentionOf(path); ok && s.opts.Keeping != nil {
 		return handlers{http.MethodGet: withID(name, s.getRetention), http.MethodPut: withID(name, s.putRetention)}
 	}
 	if name, ok := strings.CutPrefix(path, historyPath); ok && name != "" && !strings.Contains(name, "/") {
@@ -183,7 +183,7 @@ func (s *Server) capabilities() []string {
 	if s.opts.Reclaim.Supported() {
 		out = append(out, agentserver.CapabilityStorageReclaim)
 	}
-	if s.opts.Retention != nil {
+	if s.opts.Keeping != nil {
 		out = append(out, agentserver.CapabilityRetention)
 	}
 	if s.opts.Upstream == nil {

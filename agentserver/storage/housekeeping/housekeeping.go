@@ -51,7 +51,6 @@ type Options struct {
 type Keeper struct {
 	root string
 	opts Options
-	now  func() time.Time
 }
 
 // New returns a keeper of the box at root, which is absolute.
@@ -59,7 +58,7 @@ func New(root string, opts Options) *Keeper {
 	if opts.Users == nil {
 		opts.Users = idlelock.Users
 	}
-	return &Keeper{root: root, opts: opts, now: time.Now}
+	return &Keeper{root: root, opts: opts}
 }
 
 // Items lists what is left behind: what [Keeper.Take] would remove, and what
@@ -118,7 +117,7 @@ func (k *Keeper) bash(ctx context.Context, root *os.Root, take bool) ([]box.Recl
 		out.Skipped = fmt.Sprintf("%d files are kept: no age is set from which they go", len(entries))
 		return []box.ReclaimItem{out}, nil
 	}
-	limit := k.now().Add(-k.opts.BashEvents)
+	limit := time.Now().Add(-k.opts.BashEvents)
 	type record struct {
 		name, command string
 		bytes         int64
@@ -192,7 +191,7 @@ func (k *Keeper) packed(ctx context.Context, root *os.Root, take bool) ([]box.Re
 			one.Skipped = "cannot be read: " + err.Error()
 		case errDir != nil || !there:
 			one.Skipped = "what it was packed from is not there any more"
-		case k.now().Sub(info.ModTime()) < quiet:
+		case time.Now().Sub(info.ModTime()) < quiet:
 			one.Skipped = "may be in the making: it was changed less than an hour ago"
 		default:
 			one.Bytes, one.Skipped = allocated(info), k.used(ctx, one.Path)
@@ -242,7 +241,7 @@ func (k *Keeper) tmux(ctx context.Context, root *os.Root, take bool) ([]box.Recl
 			one.Skipped = "cannot be read"
 		case !errors.Is(syscall.Kill(pid, 0), syscall.ESRCH):
 			one.Skipped = "process " + parts[1] + " lives"
-		case k.now().Sub(info.ModTime()) < quiet:
+		case time.Now().Sub(info.ModTime()) < quiet:
 			one.Skipped = "was changed less than an hour ago"
 		default:
 			if one.Skipped = k.listening(one.Path); one.Skipped == "" {
