@@ -40,8 +40,8 @@ type Options struct {
 	// Keeping archives conversations; nil means that none is by age, and that
 	// none has a rule.
 	Keeping *Keeping
-	Log       *slog.Logger // nil means none
-	Version   string       // shown in server_info when there is no upstream
+	Log     *slog.Logger // nil means none
+	Version string       // shown in server_info when there is no upstream
 }
 
 // Server is the in-box handler. It is safe for concurrent use.
