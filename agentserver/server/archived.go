@@ -10,7 +10,7 @@ import (
 	"regexp"
 	"strings"
 
-	"github.com/openhands/boxkeeper/agentserver/storage"
+	ondisk "github.com/openhands/boxkeeper/agentserver/storage"
 )
 
 // archivedText is what an agent-server itself answers for a conversation whose
@@ -35,19 +35,19 @@ func targetOf(r *http.Request) (target, bool) {
 	place := strings.Replace(r.URL.Path, "/_docker/", "/", 1)
 	if rest, ok := strings.CutPrefix(place, conversationsPath+"/"); ok {
 		name, tail, _ := strings.Cut(rest, "/")
-		if id, ok := storage.ParseID(name); ok {
+		if id, ok := ondisk.ParseID(name); ok {
 			return target{id: id, tail: tail}, true
 		}
 	}
 	for _, prefix := range []string{"/sockets/events/", "/sockets/session/"} {
 		if name, ok := strings.CutPrefix(place, prefix); ok {
-			if id, ok := storage.ParseID(strings.TrimSuffix(name, "/")); ok {
+			if id, ok := ondisk.ParseID(strings.TrimSuffix(name, "/")); ok {
 				return target{id: id, elsewhere: true}, true
 			}
 		}
 	}
 	for _, name := range r.URL.Query()["cid"] {
-		if id, ok := storage.ParseID(name); ok {
+		if id, ok := ondisk.ParseID(name); ok {
 			return target{id: id, elsewhere: true}, true
 		}
 	}
@@ -94,7 +94,7 @@ func (s *Server) isArchived(id string) (bool, error) {
 		return false, err
 	}
 	defer root.Close()
-	archived, _, err := storage.Archived(root, id)
+	archived, _, err := ondisk.Archived(root, id)
 	return archived, err
 }
 
@@ -143,7 +143,7 @@ func (s *Server) archivedRead(r *http.Request, to target) func(http.ResponseWrit
 		return func(w http.ResponseWriter) { s.getArchivedEvent(w, to.id, eventID) }
 	case isTrajectory:
 		return func(w http.ResponseWriter) {
-			if id, ok := storage.ParseID(name); !ok || id != to.id {
+			if id, ok := ondisk.ParseID(name); !ok || id != to.id {
 				refuse(w, http.StatusUnprocessableEntity, "Trajectory must belong to the selected conversation")
 				return
 			}
@@ -177,8 +177,8 @@ func (s *Server) getArchivedEvent(w http.ResponseWriter, id, name string) {
 		return
 	}
 	defer root.Close()
-	dir := path.Join(storage.ConversationsDir, id, "events")
-	entries, err := storage.List(root, dir)
+	dir := path.Join(ondisk.ConversationsDir, id, "events")
+	entries, err := ondisk.List(root, dir)
 	if err != nil {
 		refuse(w, http.StatusInternalServerError, err.Error())
 		return
@@ -187,7 +187,7 @@ func (s *Server) getArchivedEvent(w http.ResponseWriter, id, name string) {
 		if !eventName.MatchString(name) || !strings.HasSuffix(entry.Name(), "-"+name+".json") {
 			continue
 		}
-		text, err := storage.ReadFile(root, path.Join(dir, entry.Name()), maxEvent)
+		text, err := ondisk.ReadFile(root, path.Join(dir, entry.Name()), maxEvent)
 		switch {
 		case errors.Is(err, fs.ErrNotExist):
 			continue
@@ -206,10 +206,10 @@ func (s *Server) there(w http.ResponseWriter, id string) (archived, ok bool) {
 	root, err := os.OpenRoot(s.opts.Root)
 	if err == nil {
 		defer root.Close()
-		ok, err = storage.Exists(root, id)
+		ok, err = ondisk.Exists(root, id)
 	}
 	if err == nil {
-		archived, _, err = storage.Archived(root, id)
+		archived, _, err = ondisk.Archived(root, id)
 	}
 	switch {
 	case err != nil:

@@ -10,7 +10,7 @@ import (
 	"github.com/openhands/boxkeeper/agentserver/idlelock"
 	"github.com/openhands/boxkeeper/agentserver/reclaim"
 	"github.com/openhands/boxkeeper/agentserver/retention"
-	"github.com/openhands/boxkeeper/agentserver/storage"
+	ondisk "github.com/openhands/boxkeeper/agentserver/storage"
 	"github.com/openhands/boxkeeper/agentserver/storage/dockerruntime"
 	"github.com/openhands/boxkeeper/agentserver/storage/housekeeping"
 	"github.com/openhands/boxkeeper/agentserver/storage/sharedworkspace"
@@ -69,7 +69,7 @@ func housekeep(ctx context.Context, keeper *housekeeping.Keeper, log *slog.Logge
 
 // layoutsOf returns how conversations may lie in a box. Both look at what is
 // there, so that a box whose agent-server runs them in both ways is whole.
-func layoutsOf(root string, env func(string) string, write storage.Writer, server bool) []reclaim.Layout {
+func layoutsOf(root string, env func(string) string, write ondisk.Writer, server bool) []reclaim.Layout {
 	var why string
 	if server {
 		why = idlelock.NoLeases(env, root)

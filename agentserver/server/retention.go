@@ -15,7 +15,7 @@ import (
 	"time"
 
 	"github.com/openhands/boxkeeper/agentserver/retention"
-	"github.com/openhands/boxkeeper/agentserver/storage"
+	ondisk "github.com/openhands/boxkeeper/agentserver/storage"
 	"github.com/openhands/boxkeeper/box"
 )
 
@@ -193,7 +193,7 @@ func (s *Server) create(w http.ResponseWriter, r *http.Request) {
 		return
 	}
 	_ = json.Unmarshal(fields["conversation_id"], &name) // another type is the agent-server's to refuse
-	id, known := storage.ParseID(name)
+	id, known := ondisk.ParseID(name)
 	if known && !s.bearsNothing(r) {
 		switch archived, err := s.isArchived(id); {
 		case err != nil:
@@ -284,7 +284,7 @@ func (s *Server) exists(id string) (bool, error) {
 		return false, err
 	}
 	defer root.Close()
-	return storage.Exists(root, id)
+	return ondisk.Exists(root, id)
 }
 
 // forget drops what we keep of a conversation once its history has gone. An
@@ -297,7 +297,7 @@ func (s *Server) forget(id string) {
 	root, err := os.OpenRoot(s.opts.Root)
 	if err == nil {
 		defer root.Close()
-		err = storage.Unarchive(root, id)
+		err = ondisk.Unarchive(root, id)
 	}
 	if s.opts.Keeping != nil {
 		err = errors.Join(err, s.opts.Keeping.Rules.Drop(id))
