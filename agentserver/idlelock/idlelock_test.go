@@ -143,14 +143,14 @@ func TestALeaseThatRanOutIsLeftBehindOnlyWhenItsOwnerLeavesItSo(t *testing.T) {
 func TestWhatTheStateSays(t *testing.T) {
 	t.Parallel()
 	for state, busy := range map[string]string{
-		`{"execution_status":"idle"}`:                              "",
-		`{"execution_status":"paused"}`:                            "",
-		`{"execution_status":"a new word"}`:                        "",
-		`{}`:                                                       "",
-		`{"execution_status":"running"}`:                           "is running",
-		`{"execution_status":"deleting"}`:                          "is deleting",
-		`{"execution_status":7}`:                                   "its state cannot be read",
-		`{"execution_status":""}`:                                  "its state cannot be read",
+		`{"execution_status":"idle"}`:       "",
+		`{"execution_status":"paused"}`:     "",
+		`{"execution_status":"a new word"}`: "",
+		`{}`:                                "",
+		`{"execution_status":"running"}`:    "is running",
+		`{"execution_status":"deleting"}`:   "is deleting",
+		`{"execution_status":7}`:            "its state cannot be read",
+		`{"execution_status":""}`:           "its state cannot be read",
 		`{"execution_status":"running","Execution_Status":"idle"}`: "is running",
 		`{"execution_status":"idle"`:                               "its state cannot be read",
 		"":                                                         "its state cannot be read",

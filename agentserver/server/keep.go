@@ -89,8 +89,16 @@ func newKeeping(set settings, layouts []reclaim.Layout, reclaimer *reclaim.Recla
 	opts := retention.Options{
 		Layouts: layouts, DefaultDays: set.retention.days, Unsaved: unsaved, Log: log,
 		Take: func(ctx context.Context, conversation string) error {
-			_, err := reclaimer.Do(ctx, box.ReclaimRequest{Tiers: []box.Tier{box.TierRuntime}, ConversationIDs: []string{conversation}})
-			return err
+			report, err := reclaimer.Do(ctx, box.ReclaimRequest{Tiers: []box.Tier{box.TierRuntime}, ConversationIDs: []string{conversation}})
+			if err != nil {
+				return err
+			}
+			for i := range report.Items {
+				if one := &report.Items[i]; one.Skipped != "" {
+					return fmt.Errorf("%s %s", one.Path, one.Skipped)
+				}
+			}
+			return nil
 		},
 	}
 	if set.retention.off {

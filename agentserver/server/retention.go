@@ -16,6 +16,7 @@ import (
 
 	"github.com/openhands/boxkeeper/agentserver/retention"
 	ondisk "github.com/openhands/boxkeeper/agentserver/storage"
+	"github.com/openhands/boxkeeper/agentserver/storage/dockerruntime"
 	"github.com/openhands/boxkeeper/box"
 )
 
@@ -194,15 +195,8 @@ func (s *Server) create(w http.ResponseWriter, r *http.Request) {
 	}
 	_ = json.Unmarshal(fields["conversation_id"], &name) // another type is the agent-server's to refuse
 	id, known := ondisk.ParseID(name)
-	if known && !s.bearsNothing(r) {
-		switch archived, err := s.isArchived(id); {
-		case err != nil:
-			refuse(w, http.StatusServiceUnavailable, "cannot tell whether this conversation is archived: "+err.Error())
-			return
-		case archived:
-			refuse(w, http.StatusGone, archivedText)
-			return
-		}
+	if known && !s.bearsNothing(r) && s.refuseID(w, id) {
+		return
 	}
 	raw, given := fields["retention"]
 	if !given || s.opts.Keeping == nil || !s.allowed(r) {
@@ -223,6 +217,29 @@ func (s *Server) create(w http.ResponseWriter, r *http.Request) {
 		return
 	}
 	s.createWith(w, withBody(r, text), id, rule)
+}
+
+// refuseID refuses to make a conversation of an id that is archived, or whose
+// former owner's files are still in the box.
+func (s *Server) refuseID(w http.ResponseWriter, id string) bool {
+	root, err := os.OpenRoot(s.opts.Root)
+	var archived, left bool
+	if err == nil {
+		defer root.Close()
+		archived, _, err = ondisk.Archived(root, id)
+	}
+	if err == nil {
+		left, err = dockerruntime.Left(root, id)
+	}
+	switch {
+	case err != nil:
+		refuse(w, http.StatusServiceUnavailable, "cannot tell what the box holds of this conversation: "+err.Error())
+	case archived:
+		refuse(w, http.StatusGone, archivedText)
+	case left:
+		refuse(w, http.StatusConflict, "a deleted conversation of this id left files in the box; use another id, or reclaim its runtime first")
+	}
+	return err != nil || archived || left
 }
 
 // ruleOf reads the rule in a request that makes a conversation, or answers it.

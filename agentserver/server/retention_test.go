@@ -202,3 +202,36 @@ func TestScenario63StoppingARuntimeArchives(t *testing.T) {
 		require.NoFileExists(t, filepath.Join(k.root, "persistence/runtime-control", liveID+".archived.json"))
 	})
 }
+
+func TestANewConversationFindsNothingOfADeletedOne(t *testing.T) {
+	t.Parallel()
+	k := keep(t, nil)
+	t.Run("Scenario 114: an id whose former owner's files are still there is refused", func(t *testing.T) {
+		t.Parallel()
+		id := strings.Repeat("7", 32)
+		runtime := filepath.Join(k.root, "persistence/runtime-data", id)
+		secret := filepath.Join(runtime, "workspace/theirs.txt")
+		require.NoError(t, os.MkdirAll(filepath.Dir(secret), 0o700))
+		require.NoError(t, os.WriteFile(secret, []byte("theirs"), 0o600))
+		for _, spelled := range []string{id, agentservertest.Dashed(id), strings.ToUpper(id)} {
+			status, text, _ := ask(t, http.MethodPost, k.address+"/api/conversations", `{"conversation_id":"`+spelled+`"}`)
+			require.Equal(t, http.StatusConflict, status, text)
+		}
+		for _, one := range k.requests() {
+			require.NotContains(t, one, id)
+		}
+		// One whose manifest is there is the agent-server's to go on with.
+		manifest := filepath.Join(k.root, "persistence/runtime-control", id+".json")
+		require.NoError(t, os.MkdirAll(filepath.Dir(manifest), 0o700))
+		require.NoError(t, os.WriteFile(manifest, []byte("{}"), 0o600))
+		status, _, _ := ask(t, http.MethodPost, k.address+"/api/conversations", `{"conversation_id":"`+id+`"}`)
+		require.Equal(t, http.StatusCreated, status)
+	})
+	t.Run("empty directories are nobody's", func(t *testing.T) {
+		t.Parallel()
+		id := strings.Repeat("6", 32)
+		require.NoError(t, os.MkdirAll(filepath.Join(k.root, "persistence/runtime-data", id, "workspace"), 0o700))
+		status, text, _ := ask(t, http.MethodPost, k.address+"/api/conversations", `{"conversation_id":"`+id+`"}`)
+		require.Equal(t, http.StatusCreated, status, text)
+	})
+}

@@ -3,6 +3,7 @@ package dockerruntime
 import (
 	"context"
 	"fmt"
+	"io/fs"
 	"os"
 	"path"
 	"path/filepath"
@@ -111,4 +112,23 @@ func (f forgottenRuntimes) Archive(_ context.Context, conversation string) error
 		return box.Errorf(box.ClassConflict, "conversation %s has a manifest or a history again", conversation)
 	}
 	return nil
+}
+
+// Left reports whether a deleted conversation of this id left files in its
+// runtime, which a new one of the same id would find in its home or workspace.
+func Left(root *os.Root, id string) (bool, error) {
+	if !storage.IsID(id) || !forgotten(root, id) {
+		return false, nil
+	}
+	entries, err := storage.List(root, runtimeOf(id))
+	for _, entry := range entries {
+		if err != nil || !entry.IsDir() {
+			return true, err
+		}
+		var below []fs.DirEntry
+		if below, err = storage.List(root, path.Join(runtimeOf(id), entry.Name())); len(below) > 0 {
+			return true, nil
+		}
+	}
+	return false, err
 }

@@ -191,7 +191,7 @@ func (k *Keeper) packed(ctx context.Context, root *os.Root, take bool) ([]box.Re
 			one.Skipped = "cannot be read: " + err.Error()
 		case errDir != nil || !there:
 			one.Skipped = "what it was packed from is not there any more"
-		case time.Now().Sub(info.ModTime()) < quiet:
+		case time.Since(info.ModTime()) < quiet:
 			one.Skipped = "may be in the making: it was changed less than an hour ago"
 		default:
 			one.Bytes, one.Skipped = allocated(info), k.used(ctx, one.Path)
@@ -241,7 +241,7 @@ func (k *Keeper) tmux(ctx context.Context, root *os.Root, take bool) ([]box.Recl
 			one.Skipped = "cannot be read"
 		case !errors.Is(syscall.Kill(pid, 0), syscall.ESRCH):
 			one.Skipped = "process " + parts[1] + " lives"
-		case time.Now().Sub(info.ModTime()) < quiet:
+		case time.Since(info.ModTime()) < quiet:
 			one.Skipped = "was changed less than an hour ago"
 		default:
 			if one.Skipped = k.listening(one.Path); one.Skipped == "" {
