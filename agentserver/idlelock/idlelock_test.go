@@ -142,6 +142,7 @@ func TestALeaseThatRanOutIsLeftBehindOnlyWhenItsOwnerLeavesItSo(t *testing.T) {
 
 func TestWhatTheStateSays(t *testing.T) {
 	t.Parallel()
+	twice := `{"execution_status":"running","Execution_Status":"idle"}`
 	for state, busy := range map[string]string{
 		`{"execution_status":"idle"}`:       "",
 		`{"execution_status":"paused"}`:     "",
@@ -151,9 +152,9 @@ func TestWhatTheStateSays(t *testing.T) {
 		`{"execution_status":"deleting"}`:   "is deleting",
 		`{"execution_status":7}`:            "its state cannot be read",
 		`{"execution_status":""}`:           "its state cannot be read",
-		`{"execution_status":"running","Execution_Status":"idle"}`: "is running",
-		`{"execution_status":"idle"`:                               "its state cannot be read",
-		"":                                                         "its state cannot be read",
+		`{"execution_status":"idle"`:        "its state cannot be read",
+		"":                                  "its state cannot be read",
+		twice:                               "is running",
 	} {
 		dir := conversation(t)
 		require.NoError(t, os.WriteFile(filepath.Join(dir, "base_state.json"), []byte(state), 0o600))
