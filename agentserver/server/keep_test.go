@@ -33,6 +33,7 @@ func TestBoxdArchivesAndKeepsHouse(t *testing.T) {
 	require.FileExists(t, old, "kept, since no age is set")
 	require.NoError(t, b.Process.Signal(syscall.SIGTERM))
 	require.NoError(t, <-b.ended)
+	b.ended <- nil
 
 	b = startBoxd(t, root, "--retention", "30", "--bash-events-days", "7", "--", self(t))
 	running(t, b)
@@ -43,9 +44,9 @@ func TestBoxdArchivesAndKeepsHouse(t *testing.T) {
 	await(t, "a note of the pass", func() bool { _, err := os.Lstat(filepath.Join(root, "run/retention-clock.json")); return err == nil })
 	require.NoError(t, b.Process.Kill())
 	<-b.ended
+	b.ended <- nil
 	b = startBoxd(t, root, "--retention", "30", "--", self(t))
 	status, text, _ = ask(t, http.MethodGet, b.url+"/api/conversations/"+id+"/retention", "")
 	require.Equal(t, http.StatusOK, status)
 	require.JSONEq(t, `{"mode":"on_stop"}`, text)
-	b.ended <- nil
 }
