@@ -35,7 +35,7 @@ func realServer(t *testing.T) (executable, python string) {
 
 func await(t *testing.T, what string, done func() bool) {
 	t.Helper()
-	for deadline := time.Now().Add(60 * time.Second); !done(); time.Sleep(10 * time.Millisecond) {
+	for deadline := time.Now().Add(5 * time.Minute); !done(); time.Sleep(10 * time.Millisecond) {
 		require.True(t, time.Now().Before(deadline), "waited in vain for %s", what)
 	}
 }

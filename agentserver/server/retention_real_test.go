@@ -26,7 +26,7 @@ func realBoxd(t *testing.T, root string) *boxd {
 		t.Skip("needs a real agent-server: set " + agentServerVariable + " to its executable (scripts/agent-server.sh installs one)")
 	}
 	b := startBoxd(t, root, "--", executable)
-	for deadline := time.Now().Add(3 * time.Minute); ; time.Sleep(100 * time.Millisecond) {
+	for deadline := time.Now().Add(5 * time.Minute); ; time.Sleep(100 * time.Millisecond) {
 		if status, _, _ := ask(t, http.MethodGet, b.url+"/ready", ""); status == http.StatusOK {
 			return b
 		}
@@ -140,7 +140,7 @@ func TestScenario6RetentionAndArchivingWithARealAgentServer(t *testing.T) {
 	await(t, "boxd to notice", func() bool { return useOf(t, b).Server.State == "restarting" })
 	reads()
 
-	for deadline := time.Now().Add(3 * time.Minute); ; time.Sleep(100 * time.Millisecond) {
+	for deadline := time.Now().Add(5 * time.Minute); ; time.Sleep(100 * time.Millisecond) {
 		if status, _, _ = ask(t, http.MethodGet, b.url+"/ready", ""); status == http.StatusOK {
 			break
 		}
