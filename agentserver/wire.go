@@ -8,13 +8,14 @@ import (
 
 // What boxd adds to server_info.capabilities, one name for each promise.
 const (
-	CapabilityStorageStatus  = "storage_status_v1"    // GET /api/storage
-	CapabilityStorageReclaim = "storage_reclaim_v1"   // POST /api/storage/reclaim
-	CapabilityUse            = "boxd_use_v1"          // GET /api/boxd/use
-	CapabilityDrain          = "drain_v1"             // POST and DELETE /api/boxd/drain
-	CapabilityHistoryImport  = "history_import_v1"    // PUT /api/boxd/history/{id}
-	CapabilityUnsaved        = "workspace_unsaved_v1" // GET /api/workspace/unsaved
-	CapabilityExport         = "workspace_export_v1"  // GET /api/workspace/export
+	CapabilityStorageStatus  = "storage_status_v1"         // GET /api/storage
+	CapabilityStorageReclaim = "storage_reclaim_v1"        // POST /api/storage/reclaim
+	CapabilityUse            = "boxd_use_v1"               // GET /api/boxd/use
+	CapabilityDrain          = "drain_v1"                  // POST and DELETE /api/boxd/drain
+	CapabilityHistoryImport  = "history_import_v1"         // PUT /api/boxd/history/{id}
+	CapabilityUnsaved        = "workspace_unsaved_v1"      // GET /api/workspace/unsaved
+	CapabilityExport         = "workspace_export_v1"       // GET /api/workspace/export
+	CapabilityRetention      = "conversation_retention_v1" // GET and PUT /api/conversations/{id}/retention
 )
 
 // Use is the answer of GET /api/boxd/use on the wire: [box.Use] with ages in

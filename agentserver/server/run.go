@@ -19,6 +19,7 @@ import (
 	"time"
 
 	"github.com/openhands/boxkeeper/agentserver/reclaim"
+	"github.com/openhands/boxkeeper/agentserver/storage/housekeeping"
 	"github.com/openhands/boxkeeper/box"
 )
 
@@ -36,6 +37,8 @@ const (
 type settings struct {
 	root, listen, basePath string
 	insecure               bool
+	retention              retentionSetting
+	bashEventsDays         float64
 	argv                   []string // the agent-server, empty for none
 	key                    box.Secret
 	catalogue              *reclaim.Catalogue
@@ -75,6 +78,8 @@ func parse(args []string, env func(string) string, help io.Writer) (settings, er
 	flags.StringVar(&set.root, "root", "", "the box's `directory`; made when it is missing")
 	flags.StringVar(&set.listen, "listen", "127.0.0.1:0", "the `address` to listen on; port 0 takes a free one")
 	flags.StringVar(&set.basePath, "base-path", "", "a path `prefix` under which everything is served, such as /box-1")
+	keep := flags.String("retention", "0", "archive conversations that are unused for so many `days`; with 0 only those with a rule of their own, with \"off\" none, as for a box that its provider suspends")
+	records := flags.String("bash-events-days", "0", "remove records of bash commands that are older than so many `days`; 0 keeps them")
 	flags.BoolVar(&set.insecure, "insecure", false, "let everybody in who reaches a loopback address, without a key")
 	catalogue := flags.String("catalogue", "", "a `file` in JSON that adds to the table of what may be freed, or switches rows off")
 	flags.Float64Var(&set.budget.High, "disk-high", 0, "the `part` of the filesystem, of its bytes or inodes, above which what can be made again is shed, such as 0.85; 0 for no limit")
@@ -89,6 +94,12 @@ func parse(args []string, env func(string) string, help io.Writer) (settings, er
 		return set, err
 	}
 	if err != nil {
+		return set, err
+	}
+	if set.retention, err = parseRetention(*keep); err != nil {
+		return set, err
+	}
+	if set.bashEventsDays, err = parseDays("bash-events-days", *records); err != nil {
 		return set, err
 	}
 	set.argv = flags.Args()
@@ -189,6 +200,12 @@ func serve(ctx context.Context, set settings, env func(string) string, log *slog
 	if set.ownPasses {
 		children.Go(func() { maintain(inner, reclaimer.Pass, set.budget.Set(), log) })
 	}
+	layouts := layoutsOf(set.root, env, reclaimer.WriteFile, len(set.argv) > 0)
+	// Nothing judges unsaved work yet, so that what has a workspace stays.
+	opts.Keeping = newKeeping(set, layouts, reclaimer, nil, log)
+	children.Go(func() { opts.Keeping.Keeper.Run(inner) })
+	left := housekeeping.New(set.root, housekeeping.Options{BashEvents: time.Duration(set.bashEventsDays * float64(24*time.Hour))})
+	children.Go(func() { housekeep(inner, left, log) })
 	if len(set.argv) > 0 {
 		dropPacked(set.root)
 		server := &child{root: set.root, argv: set.argv, key: set.key, env: env, output: output, log: log}

@@ -45,8 +45,11 @@ type Options struct {
 	// Recreatable lists what can be made again in a directory of the box, paths
 	// relative to it with the rule for each; nil means nothing can.
 	Recreatable func(ctx context.Context, dir string) (map[string]string, error)
-	Log         *slog.Logger // nil means none
-	Version     string       // shown in server_info when there is no upstream
+	// Keeping archives conversations; nil means that none is by age, and that
+	// none has a rule.
+	Keeping *Keeping
+	Log     *slog.Logger // nil means none
+	Version string       // shown in server_info when there is no upstream
 }
 
 // Server is the in-box handler. It is safe for concurrent use.
@@ -58,6 +61,7 @@ type Server struct {
 	gate    *gate
 	imports sync.Mutex
 	turns   lockMap // one trajectory of a conversation at a time
+	creates lockMap // one making of a conversation at a time
 	started time.Time
 	proxy   http.Handler
 	asks    *http.Client // our own questions to the agent-server
@@ -110,12 +114,18 @@ func (s *Server) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		}
 		return
 	}
+	if s.serveArchived(w, r) {
+		return
+	}
 	r, leave, ok := s.admit(w, r)
 	if !ok {
 		return
 	}
 	defer leave()
 	if s.proxy != nil {
+		if s.passWatched(w, r) {
+			return
+		}
 		s.pass(w, r)
 		return
 	}
@@ -140,6 +150,9 @@ func (s *Server) own(path string) handlers {
 		return handlers{http.MethodGet: s.getExport}
 	case "/api/storage/reclaim":
 		return handlers{http.MethodPost: s.postReclaim}
+	}
+	if name, ok := retentionOf(path); ok && s.opts.Keeping != nil {
+		return handlers{http.MethodGet: withID(name, s.getRetention), http.MethodPut: withID(name, s.putRetention)}
 	}
 	if name, ok := strings.CutPrefix(path, historyPath); ok && name != "" && !strings.Contains(name, "/") {
 		return handlers{http.MethodPut: withID(name, s.putHistory)}
@@ -186,6 +199,9 @@ func (s *Server) capabilities() []string {
 	out := []string{agentserver.CapabilityStorageStatus, agentserver.CapabilityUse, agentserver.CapabilityDrain}
 	if s.opts.Reclaim.Supported() {
 		out = append(out, agentserver.CapabilityStorageReclaim, agentserver.CapabilityUnsaved, agentserver.CapabilityExport)
+	}
+	if s.opts.Keeping != nil {
+		out = append(out, agentserver.CapabilityRetention)
 	}
 	if s.opts.Upstream == nil {
 		out = append(out, agentserver.CapabilityHistoryImport)

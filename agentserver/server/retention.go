@@ -1,0 +1,363 @@
+package server
+
+import (
+	"bytes"
+	"context"
+	"crypto/rand"
+	"encoding/hex"
+	"encoding/json"
+	"errors"
+	"io"
+	"maps"
+	"net/http"
+	"os"
+	"strings"
+	"time"
+
+	"github.com/openhands/boxkeeper/agentserver/retention"
+	ondisk "github.com/openhands/boxkeeper/agentserver/storage"
+	"github.com/openhands/boxkeeper/agentserver/storage/dockerruntime"
+	"github.com/openhands/boxkeeper/box"
+)
+
+const (
+	// maxCreate bounds the body of a request that makes a conversation: it may
+	// carry pictures.
+	maxCreate = 128 << 20
+	// stopBound bounds the archiving after a runtime was stopped, stopTries how
+	// often it is tried while its container ends.
+	stopBudget = 30 * time.Second
+	stopPause  = 2 * time.Second
+)
+
+// Keeping is what a handler archives conversations by.
+type Keeping struct {
+	Rules  *retention.Rules
+	Keeper *retention.Keeper
+}
+
+// retentionOf returns the conversation of a retention path.
+func retentionOf(place string) (name string, ok bool) {
+	name, ok = strings.CutPrefix(place, conversationsPath+"/")
+	if !ok {
+		return "", false
+	}
+	name, ok = strings.CutSuffix(name, "/retention")
+	return name, ok && name != "" && !strings.Contains(name, "/")
+}
+
+func (s *Server) getRetention(w http.ResponseWriter, _ *http.Request, id string) {
+	if _, ok := s.there(w, id); !ok {
+		return
+	}
+	rule, _, err := s.opts.Keeping.Rules.Of(id)
+	if err != nil {
+		refuse(w, http.StatusInternalServerError, err.Error()+"; set it anew")
+		return
+	}
+	writeJSON(w, http.StatusOK, rule)
+}
+
+// putRetention sets when a conversation is archived; repeating it changes
+// nothing.
+func (s *Server) putRetention(w http.ResponseWriter, r *http.Request, id string) {
+	archived, ok := s.there(w, id)
+	if !ok {
+		return
+	}
+	var rule box.Retention
+	if !decode(w, r, &rule) {
+		return
+	}
+	if err := retention.Check(rule); err != nil {
+		refuseError(w, err)
+		return
+	}
+	if archived {
+		refuse(w, http.StatusGone, archivedText)
+		return
+	}
+	if s.refuseOff(w, rule) {
+		return
+	}
+	// One that is being made has its rule already.
+	leave, err := s.creates.lock(r.Context(), id)
+	if err != nil {
+		return // the caller has gone
+	}
+	defer leave()
+	if err := s.opts.Keeping.Rules.Set(id, rule); err != nil {
+		refuseError(w, err)
+		return
+	}
+	s.opts.Keeping.Keeper.Wake()
+	writeJSON(w, http.StatusOK, rule)
+}
+
+// refuseOff refuses a rule in a box that archives nothing.
+func (s *Server) refuseOff(w http.ResponseWriter, rule box.Retention) bool {
+	why := s.opts.Keeping.Keeper.Off()
+	if why == "" || rule.Mode == box.RetentionDefault {
+		return false
+	}
+	refuse(w, http.StatusConflict, "conversations of this box are not archived by age: "+why+"; delete the conversation, or reclaim its runtime, when it is not needed any more")
+	return true
+}
+
+// passWatched hands a request to the agent-server and does what has to follow on
+// its answer. ok is false for a request that nothing follows on.
+func (s *Server) passWatched(w http.ResponseWriter, r *http.Request) (ok bool) {
+	place := strings.TrimSuffix(strings.Replace(r.URL.Path, "/_docker/", "/", 1), "/")
+	if r.Method == http.MethodPost && place == conversationsPath {
+		s.create(w, r)
+		return true
+	}
+	to, named := targetOf(r)
+	if r.Method != http.MethodDelete || !named || to.elsewhere {
+		return false
+	}
+	switch to.tail {
+	case "":
+		// Whoever reads the answer may make a conversation of the same id next.
+		answer := &held{header: http.Header{}}
+		s.pass(answer, r)
+		s.forget(to.id)
+		answer.send(w)
+	case "runtime":
+		answer := &watched{ResponseWriter: w}
+		s.pass(answer, r)
+		if answer.status/100 == 2 && s.opts.Keeping != nil {
+			s.stopped(r.Context(), to.id)
+		}
+	default:
+		return false
+	}
+	return true
+}
+
+// watched remembers the status of an answer.
+type watched struct {
+	http.ResponseWriter
+	status int
+}
+
+func (w *watched) WriteHeader(status int) {
+	if status >= 200 {
+		w.status = status
+	}
+	w.ResponseWriter.WriteHeader(status)
+}
+
+// Unwrap lets the proxy flush.
+func (w *watched) Unwrap() http.ResponseWriter { return w.ResponseWriter }
+
+// held keeps a short answer back.
+type held struct {
+	header http.Header
+	status int
+	body   bytes.Buffer
+}
+
+func (h *held) Header() http.Header         { return h.header }
+func (h *held) Write(p []byte) (int, error) { return h.body.Write(p) }
+
+func (h *held) WriteHeader(status int) {
+	if status >= 200 && h.status == 0 {
+		h.status = status
+	}
+}
+
+func (h *held) send(w http.ResponseWriter) {
+	maps.Copy(w.Header(), h.header)
+	w.WriteHeader(max(h.status, http.StatusOK))
+	_, _ = w.Write(h.body.Bytes()) // the caller may have gone
+}
+
+// create makes a conversation. A field "retention" is ours: it is kept before
+// the agent-server hears of the conversation, so that nothing is made whose rule
+// the disk has no room for, and is dropped when none is made. One that is there
+// keeps the rule that it has.
+func (s *Server) create(w http.ResponseWriter, r *http.Request) {
+	text, err := io.ReadAll(http.MaxBytesReader(w, r.Body, maxCreate))
+	if _, large := errors.AsType[*http.MaxBytesError](err); large {
+		refuse(w, http.StatusRequestEntityTooLarge, "the body is larger than this box takes")
+		return
+	}
+	if err != nil {
+		refuse(w, http.StatusBadRequest, "the body could not be read")
+		return
+	}
+	var fields map[string]json.RawMessage
+	var name string
+	if json.Unmarshal(text, &fields) != nil || fields == nil {
+		s.pass(w, withBody(r, text))
+		return
+	}
+	_ = json.Unmarshal(fields["conversation_id"], &name) // another type is the agent-server's to refuse
+	id, known := ondisk.ParseID(name)
+	if known && !s.bearsNothing(r) && s.refuseID(w, id) {
+		return
+	}
+	raw, given := fields["retention"]
+	if !given || s.opts.Keeping == nil || !s.allowed(r) {
+		s.pass(w, withBody(r, text))
+		return
+	}
+	rule, ok := s.ruleOf(w, raw)
+	if !ok {
+		return
+	}
+	delete(fields, "retention")
+	if !known && (name == "" || string(fields["conversation_id"]) == "null") {
+		id = newID()
+		fields["conversation_id"] = json.RawMessage(`"` + dashed(id) + `"`)
+	}
+	if text, err = json.Marshal(fields); err != nil {
+		refuse(w, http.StatusInternalServerError, err.Error())
+		return
+	}
+	s.createWith(w, withBody(r, text), id, rule)
+}
+
+// refuseID refuses to make a conversation of an id that is archived, or whose
+// former owner's files are still in the box.
+func (s *Server) refuseID(w http.ResponseWriter, id string) bool {
+	root, err := os.OpenRoot(s.opts.Root)
+	var archived, left bool
+	if err == nil {
+		defer root.Close()
+		archived, _, err = ondisk.Archived(root, id)
+	}
+	if err == nil {
+		left, err = dockerruntime.Left(root, id)
+	}
+	switch {
+	case err != nil:
+		refuse(w, http.StatusServiceUnavailable, "cannot tell what the box holds of this conversation: "+err.Error())
+	case archived:
+		refuse(w, http.StatusGone, archivedText)
+	case left:
+		refuse(w, http.StatusConflict, "a deleted conversation of this id left files in the box; use another id, or reclaim its runtime first")
+	}
+	return err != nil || archived || left
+}
+
+// ruleOf reads the rule in a request that makes a conversation, or answers it.
+func (s *Server) ruleOf(w http.ResponseWriter, raw json.RawMessage) (rule box.Retention, ok bool) {
+	decoder := json.NewDecoder(bytes.NewReader(raw))
+	decoder.DisallowUnknownFields()
+	if string(raw) == "null" {
+		return box.Retention{Mode: box.RetentionDefault}, true
+	}
+	if err := decoder.Decode(&rule); err != nil {
+		refuseField(w, "body", "retention", "is an object with \"mode\" and, for the mode \"days\", a number \"days\"", nil)
+		return box.Retention{}, false
+	}
+	if err := retention.Check(rule); err != nil {
+		field, message := "retention", err.Error()
+		if said, ok := errors.AsType[*box.Error](err); ok {
+			field, message = "retention."+said.Field, said.Message
+		}
+		refuseField(w, "body", field, message, nil)
+		return box.Retention{}, false
+	}
+	return rule, !s.refuseOff(w, rule)
+}
+
+// createWith makes a conversation with a rule of its own.
+func (s *Server) createWith(w http.ResponseWriter, r *http.Request, id string, rule box.Retention) {
+	leave, err := s.creates.lock(r.Context(), id)
+	if err != nil {
+		return // the caller has gone
+	}
+	defer leave()
+	there, err := s.exists(id)
+	if err != nil {
+		refuse(w, http.StatusInternalServerError, err.Error())
+		return
+	}
+	if !there {
+		if err := s.opts.Keeping.Rules.Set(id, rule); err != nil {
+			refuseError(w, err)
+			return
+		}
+	}
+	defer func() {
+		// Also when the answer broke off: only the disk tells whether it was made.
+		if now, err := s.exists(id); !there && err == nil && !now {
+			if err := s.opts.Keeping.Rules.Drop(id); err != nil {
+				s.log.Warn("drop the retention of a conversation that was not made", "conversation", id, "error", err)
+			}
+			return
+		}
+		s.opts.Keeping.Keeper.Wake()
+	}()
+	s.pass(w, r)
+}
+
+func (s *Server) exists(id string) (bool, error) {
+	root, err := os.OpenRoot(s.opts.Root)
+	if err != nil {
+		return false, err
+	}
+	defer root.Close()
+	return ondisk.Exists(root, id)
+}
+
+// forget drops what we keep of a conversation once its history has gone. An
+// agent-server may say that it deleted one and leave it there.
+func (s *Server) forget(id string) {
+	there, err := s.exists(id)
+	if err != nil || there {
+		return
+	}
+	root, err := os.OpenRoot(s.opts.Root)
+	if err == nil {
+		defer root.Close()
+		err = ondisk.Unarchive(root, id)
+	}
+	if s.opts.Keeping != nil {
+		err = errors.Join(err, s.opts.Keeping.Rules.Drop(id))
+	}
+	if err != nil {
+		s.log.Warn("forget a conversation that was deleted", "conversation", id, "error", err)
+	}
+}
+
+// stopped archives a conversation whose runtime was stopped, when its rule says
+// so. Its container may take a moment to end.
+func (s *Server) stopped(ctx context.Context, id string) {
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), stopBudget)
+	defer cancel()
+	tick := time.NewTicker(stopPause)
+	defer tick.Stop()
+	for {
+		out, due, err := s.opts.Keeping.Keeper.Stopped(ctx, id)
+		switch {
+		case err != nil:
+			s.log.Warn("archive a conversation whose runtime was stopped", "conversation", id, "error", err)
+			return
+		case !due || out.Archived:
+			return
+		}
+		select {
+		case <-tick.C:
+		case <-ctx.Done():
+			return // a later pass tries again
+		}
+	}
+}
+
+// withBody is a request with another body.
+func withBody(r *http.Request, text []byte) *http.Request {
+	out := r.Clone(r.Context())
+	out.Body, out.ContentLength, out.TransferEncoding = io.NopCloser(bytes.NewReader(text)), int64(len(text)), nil
+	return out
+}
+
+func newID() string {
+	var raw [16]byte
+	rand.Read(raw[:])
+	raw[6], raw[8] = raw[6]&0x0f|0x40, raw[8]&0x3f|0x80
+	return hex.EncodeToString(raw[:])
+}
