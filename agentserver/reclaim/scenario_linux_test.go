@@ -165,6 +165,7 @@ func TestScenario106NothingReportedAsRemovedIsLeft(t *testing.T) {
 	require.NoError(t, os.Symlink("../gone", filepath.Join(root, "home/.cache/dangling")))
 	require.NoError(t, os.MkdirAll(filepath.Join(root, ".trash"), 0o700))
 	require.NoError(t, os.Symlink("gone", filepath.Join(root, ".trash/dangling")))
+	require.NoError(t, os.Chmod(root, 0o700))
 	r, err := reclaim.Open(root, reclaim.Options{})
 	require.NoError(t, err)
 	report := do(t, r, box.ReclaimRequest{})
