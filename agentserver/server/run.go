@@ -13,6 +13,7 @@ import (
 	"os/signal"
 	"path/filepath"
 	"runtime/debug"
+	"strconv"
 	"strings"
 	"sync"
 	"syscall"
@@ -22,8 +23,13 @@ import (
 	"github.com/openhands/boxkeeper/box"
 )
 
-// keyVariable holds the session key, ours and the agent-server's.
-const keyVariable = "OH_SESSION_API_KEYS_0"
+// keyVariable holds the session key, ours and the agent-server's; more may
+// follow under the next numbers.
+const (
+	keysVariable = "OH_SESSION_API_KEYS_"
+	keyVariable  = keysVariable + "0"
+	maxKeys      = 100
+)
 
 // The exit codes of Run.
 const (
@@ -38,6 +44,7 @@ type settings struct {
 	insecure               bool
 	argv                   []string // the agent-server, empty for none
 	key                    box.Secret
+	more                   []box.Secret
 }
 
 // Run is the boxd program: it serves the box until ctx ends or a SIGTERM or
@@ -91,6 +98,10 @@ func parse(args []string, env func(string) string, help io.Writer) (settings, er
 		}
 	}
 	set.key = box.Secret(env(keyVariable))
+	// The agent-server takes these from the same environment.
+	for n := 1; n < maxKeys && env(keysVariable+strconv.Itoa(n)) != ""; n++ {
+		set.more = append(set.more, box.Secret(env(keysVariable+strconv.Itoa(n))))
+	}
 	if set.root == "" {
 		return set, errors.New("--root: name the box's directory")
 	}
@@ -141,6 +152,7 @@ func serve(ctx context.Context, set settings, env func(string) string, log *slog
 		return fmt.Errorf("remove the old address: %w", err)
 	}
 	sweep(set.root, log)
+	dropStaged(set.root)
 	reclaimer, err := reclaim.Open(set.root, reclaim.Options{Env: env, Log: log})
 	if err != nil {
 		return err
@@ -152,7 +164,7 @@ func serve(ctx context.Context, set settings, env func(string) string, log *slog
 	}
 	defer listener.Close()
 
-	opts := Options{Root: set.root, Key: set.key, BasePath: set.basePath, Reclaim: reclaimer, Log: log, Version: version()}
+	opts := Options{Root: set.root, Key: set.key, MoreKeys: set.more, BasePath: set.basePath, Reclaim: reclaimer, Log: log, Version: version()}
 	inner, end := context.WithCancel(ctx)
 	defer end()
 	var children sync.WaitGroup
