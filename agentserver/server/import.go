@@ -165,7 +165,7 @@ func (s *Server) hasRoom(archive *zip.Reader) error {
 	if err := unix.Statfs(s.opts.Root, &disk); err != nil {
 		return fmt.Errorf("ask for the free space: %w", err)
 	}
-	left := disk.Bavail * uint64(disk.Bsize) //nolint:gosec,unconvert // the type differs between systems
+	left := disk.Bavail * uint64(disk.Bsize) //nolint:gosec // no size is negative
 	for _, entry := range archive.File {
 		if entry.UncompressedSize64 > left {
 			return fmt.Errorf("the history unpacks to more than is free: %w", syscall.ENOSPC)

@@ -216,11 +216,11 @@ func (c *jsonChecker) begin(b byte) bool {
 	case isDigit(b):
 		c.state = numDigits
 	case b == 't':
-		c.state, c.word = inWord, "rue"
+		c.state, c.word = inWord, "true"[1:]
 	case b == 'f':
-		c.state, c.word = inWord, "alse"
+		c.state, c.word = inWord, "false"[1:]
 	case b == 'n':
-		c.state, c.word = inWord, "ull"
+		c.state, c.word = inWord, "null"[1:]
 	default:
 		return false
 	}

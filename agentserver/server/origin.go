@@ -1,6 +1,7 @@
 package server
 
 import (
+	"maps"
 	"net/http"
 	"strings"
 	"sync"
@@ -31,9 +32,7 @@ func (s *Server) addOrigin(w http.ResponseWriter, r *http.Request) {
 		}
 		s.origins.known[origin] = rights
 	}
-	for name, values := range rights {
-		w.Header()[name] = values
-	}
+	maps.Copy(w.Header(), rights)
 }
 
 // askOrigin returns the headers with which the agent-server answers an origin,

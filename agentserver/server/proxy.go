@@ -13,6 +13,7 @@ import (
 	"net/url"
 	"strconv"
 	"strings"
+	"sync/atomic"
 	"time"
 )
 
@@ -67,7 +68,49 @@ func (s *Server) pass(w http.ResponseWriter, r *http.Request) {
 	// What the agent-server leaves out is not filled in for it.
 	w.Header()["Content-Type"] = nil
 	w.Header()["Date"] = nil
+	if r.Body != nil && r.Body != http.NoBody {
+		body := &callerBody{ReadCloser: r.Body, control: http.NewResponseController(w)}
+		r = r.WithContext(context.WithValue(r.Context(), callerBodyKey{}, body))
+		r.Body = body
+	}
 	s.proxy.ServeHTTP(w, r)
+}
+
+type callerBodyKey struct{}
+
+// callerBody is the body of a request on its way. An end of the exchange does
+// not wait for a caller that sends no more.
+type callerBody struct {
+	io.ReadCloser
+	control *http.ResponseController
+	ended   atomic.Bool
+	broken  atomic.Bool // it does not read: the caller's fault
+}
+
+func (b *callerBody) Read(p []byte) (int, error) {
+	n, err := b.ReadCloser.Read(p)
+	if err != nil {
+		b.broken.Store(!errors.Is(err, io.EOF) && !b.ended.Swap(true))
+		b.ended.Store(true)
+	}
+	return n, err
+}
+
+// early lets an answer pass that came before the request has ended. What is left
+// of the request then makes the connection useless for another.
+func (b *callerBody) early(answer *http.Response) {
+	if b.ended.Load() || answer.StatusCode == http.StatusSwitchingProtocols {
+		return
+	}
+	_ = b.control.EnableFullDuplex() // a writer that cannot is no connection
+	answer.Header.Set("Connection", "close")
+}
+
+func (b *callerBody) Close() error {
+	if !b.ended.Swap(true) {
+		_ = b.control.SetReadDeadline(time.Unix(1, 0)) // ends a read that waits
+	}
+	return b.ReadCloser.Close()
 }
 
 // down answers for an agent-server that cannot be asked.
@@ -84,6 +127,7 @@ func (s *Server) newProxy(transport http.RoundTripper) http.Handler {
 			p.SetURL(base)
 			p.Out.Host = p.In.Host
 			p.Out.URL.RawQuery = p.In.URL.RawQuery
+			p.Out.Trailer = p.In.Trailer // filled in when the body has been read
 			if target, ok := asWritten(p.In); ok {
 				p.Out.URL.Opaque = target
 			}
@@ -98,6 +142,9 @@ func (s *Server) newProxy(transport http.RoundTripper) http.Handler {
 			}
 		},
 		ModifyResponse: func(response *http.Response) error {
+			if body, ok := response.Request.Context().Value(callerBodyKey{}).(*callerBody); ok {
+				body.early(response)
+			}
 			if isInfo(response.Request) && response.StatusCode == http.StatusOK {
 				return s.addCapabilities(response)
 			}
@@ -122,7 +169,10 @@ func asWritten(r *http.Request) (target string, ok bool) {
 
 // failed answers for an agent-server that broke off before it answered.
 func (s *Server) failed(w http.ResponseWriter, r *http.Request, err error) {
+	body, _ := r.Context().Value(callerBodyKey{}).(*callerBody)
 	switch {
+	case body != nil && body.broken.Load():
+		refuse(w, http.StatusBadRequest, "the body could not be read")
 	case errors.Is(err, context.Canceled):
 		// The caller has gone, or a drain ended its socket.
 		refuse(w, http.StatusBadGateway, "the connection was ended")

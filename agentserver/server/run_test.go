@@ -100,6 +100,9 @@ func ask(t *testing.T, method, url, body string) (status int, answer string, hea
 	request, err := http.NewRequestWithContext(t.Context(), method, url, strings.NewReader(body))
 	require.NoError(t, err)
 	request.Header.Set("X-Session-API-Key", key)
+	if body != "" {
+		request.Header.Set("Content-Type", "application/json")
+	}
 	response, err := http.DefaultTransport.RoundTrip(request)
 	require.NoError(t, err)
 	defer response.Body.Close()
