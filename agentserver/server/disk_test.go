@@ -204,6 +204,18 @@ func unzip(t *testing.T, text string) map[string]string {
 	return out
 }
 
+// entriesOf returns the names in a zip, for goroutines of a test.
+func entriesOf(text string) (names []string, err error) {
+	archive, err := zip.NewReader(strings.NewReader(text), int64(len(text)))
+	if err != nil {
+		return nil, err
+	}
+	for _, file := range archive.File {
+		names = append(names, file.Name)
+	}
+	return names, nil
+}
+
 func TestATrajectoryHoldsNoCredentialAndNothingFromOutside(t *testing.T) {
 	t.Parallel()
 	address, conversations := alone(t, 2)

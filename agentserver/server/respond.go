@@ -138,7 +138,11 @@ func decode(w http.ResponseWriter, r *http.Request, out any) bool {
 		refuseAs(w, fault{Type: "extra_forbidden", Loc: locOf("body", strings.TrimSuffix(name, `"`)), Msg: "is not a field of this request"})
 		return false
 	}
-	refuseAs(w, fault{Type: "json_invalid", Loc: []any{"body", decoder.InputOffset()}, Msg: "is not a JSON object", Input: map[string]any{}})
+	at := len(text) // where it breaks off
+	if wrong, ok := errors.AsType[*json.SyntaxError](err); ok {
+		at = int(wrong.Offset) - 1
+	}
+	refuseAs(w, fault{Type: "json_invalid", Loc: []any{"body", at}, Msg: "is not a JSON object", Input: map[string]any{}})
 	return false
 }
 
