@@ -260,6 +260,37 @@ func TestATrajectoryHoldsNoCredentialAndNothingFromOutside(t *testing.T) {
 	require.Equal(t, first, second, "the same history, the same bytes")
 }
 
+func TestDownloadsAtOnceAreAllWhole(t *testing.T) {
+	t.Parallel()
+	address, conversations := alone(t, 3)
+	id := fmt.Sprintf("%032x", 3)
+	require.NoError(t, os.WriteFile(filepath.Join(conversations, id, "a.bin"), bytes.Repeat([]byte("0123456789abcdef"), 1<<17), 0o600))
+	_, want, _ := ask(t, http.MethodGet, address+"/api/file/download-trajectory/"+id, "")
+	got := make(chan string, 40)
+	for range cap(got) {
+		go func() {
+			request, err := http.NewRequest(http.MethodGet, address+"/api/file/download-trajectory/"+id, nil) //nolint:noctx // a test
+			if err != nil {
+				got <- err.Error()
+				return
+			}
+			request.Header.Set("X-Session-API-Key", key)
+			response, err := http.DefaultTransport.RoundTrip(request)
+			if err != nil {
+				got <- err.Error()
+				return
+			}
+			defer response.Body.Close()
+			text, err := io.ReadAll(response.Body)
+			got <- string(text) + fmt.Sprint(err)
+		}()
+	}
+	for range cap(got) {
+		require.True(t, want+"<nil>" == <-got, "another archive") //nolint:testifylint // megabytes are not shown
+	}
+	require.Len(t, unzip(t, want), 8)
+}
+
 func TestAHistoryThatCannotBePackedBreaksTheDownloadOff(t *testing.T) {
 	t.Parallel()
 	address, conversations := alone(t, 1)

@@ -44,7 +44,7 @@ func (s *Server) putHistory(w http.ResponseWriter, r *http.Request, id string) {
 		return // the caller has gone
 	}
 	defer leave()
-	body := &patientReader{http.MaxBytesReader(w, r.Body, maxImport), http.NewResponseController(w)}
+	body := &patientReader{http.MaxBytesReader(w, r.Body, maxImport), http.NewResponseController(w), s.patience}
 	events, err := s.takeIn(body, id)
 	_, bad := errors.AsType[badHistory](err)
 	_, large := errors.AsType[*http.MaxBytesError](err)
@@ -68,12 +68,13 @@ func (s *Server) putHistory(w http.ResponseWriter, r *http.Request, id string) {
 // patientReader gives every read its time: the sender holds the turn of its
 // conversation.
 type patientReader struct {
-	r       io.Reader
-	control *http.ResponseController
+	r        io.Reader
+	control  *http.ResponseController
+	patience time.Duration
 }
 
 func (p *patientReader) Read(b []byte) (int, error) {
-	_ = p.control.SetReadDeadline(time.Now().Add(stalled)) // a reader without one waits
+	_ = p.control.SetReadDeadline(time.Now().Add(p.patience)) // a reader without one waits
 	n, err := p.r.Read(b)
 	if err != nil {
 		_ = p.control.SetReadDeadline(time.Time{})

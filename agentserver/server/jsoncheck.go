@@ -151,7 +151,7 @@ func (c *jsonChecker) number(b byte) bool {
 		c.state = numE
 	case (b == '+' || b == '-') && state == numE:
 		c.state = numESign
-	case state == numZero && isDigit(b), state == numSign, state == numPoint, state == numE, state == numESign:
+	case state == numSign, state == numPoint, state == numE, state == numESign:
 		return false
 	default:
 		c.state = afterValue

@@ -52,10 +52,13 @@ type Server struct {
 	gate    *gate
 	imports lockMap // one import of a conversation at a time
 	turns   lockMap // one trajectory of a conversation at a time
-	started time.Time
-	proxy   http.Handler
-	asks    *http.Client // our own questions to the agent-server
-	origins origins
+	// patience is how long the other side of a download or an import may do
+	// nothing: it holds the turn of its conversation.
+	patience time.Duration
+	started  time.Time
+	proxy    http.Handler
+	asks     *http.Client // our own questions to the agent-server
+	origins  origins
 }
 
 // New returns a handler.
@@ -63,7 +66,7 @@ func New(opts Options) *Server {
 	s := &Server{
 		opts: opts, log: opts.Log,
 		history: history{dir: filepath.Join(opts.Root, conversationsDir), imported: filepath.Join(opts.Root, importedDir)},
-		gate:    newGate(), started: time.Now(),
+		gate:    newGate(), started: time.Now(), patience: time.Minute,
 	}
 	if s.log == nil {
 		s.log = slog.New(slog.NewTextHandler(io.Discard, nil))

@@ -23,9 +23,6 @@ const (
 	// wholeJSON is how much of a file is checked and redacted in one read. Larger
 	// ones are read twice.
 	wholeJSON = 1 << 20
-	// stalled is how long the caller of a download may take nothing: it holds
-	// the turn of its conversation.
-	stalled = time.Minute
 )
 
 // trajectoryOf returns the name of the conversation whose download a path asks
@@ -72,7 +69,7 @@ func (s *Server) getTrajectory(w http.ResponseWriter, r *http.Request, id string
 	w.Header().Set("Content-Type", "application/octet-stream")
 	w.Header().Set("Content-Disposition", `attachment; filename="`+id+`.zip"`)
 	control := http.NewResponseController(w)
-	if err := pack(r.Context(), dir, id, &patientWriter{w, control}); err != nil {
+	if err := pack(r.Context(), dir, id, &patientWriter{w, control, s.patience}); err != nil {
 		s.log.Warn("pack a trajectory", "conversation", id, "error", err)
 		panic(http.ErrAbortHandler)
 	}
@@ -81,12 +78,13 @@ func (s *Server) getTrajectory(w http.ResponseWriter, r *http.Request, id string
 
 // patientWriter gives every write its time.
 type patientWriter struct {
-	w       io.Writer
-	control *http.ResponseController
+	w        io.Writer
+	control  *http.ResponseController
+	patience time.Duration
 }
 
 func (p *patientWriter) Write(b []byte) (int, error) {
-	_ = p.control.SetWriteDeadline(time.Now().Add(stalled)) // a writer without one waits
+	_ = p.control.SetWriteDeadline(time.Now().Add(p.patience)) // a writer without one waits
 	return p.w.Write(b)
 }
 
