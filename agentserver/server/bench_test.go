@@ -46,16 +46,6 @@ func BenchmarkProxy(b *testing.B) {
 	require.NoError(b, err)
 	front := httptest.NewServer(server.New(server.Options{Root: root, Reclaim: r, Upstream: up}))
 	defer front.Close()
-	once := func(b *testing.B, method, address string, body io.Reader) {
-		b.Helper()
-		request, err := http.NewRequestWithContext(b.Context(), method, address, body)
-		require.NoError(b, err)
-		response, err := http.DefaultTransport.RoundTrip(request)
-		require.NoError(b, err)
-		_, err = io.Copy(io.Discard, response.Body)
-		require.NoError(b, err)
-		response.Body.Close()
-	}
 	for name, base := range map[string]string{"direct": behindIt.URL, "boxd": front.URL} {
 		b.Run("small/"+name, func(b *testing.B) {
 			for b.Loop() {
@@ -82,6 +72,19 @@ func BenchmarkProxy(b *testing.B) {
 			}
 		})
 	}
+}
+
+// once sends one request and reads its answer; it returns how much that was.
+func once(b *testing.B, method, address string, body io.Reader) int64 {
+	b.Helper()
+	request, err := http.NewRequestWithContext(b.Context(), method, address, body)
+	require.NoError(b, err)
+	response, err := http.DefaultTransport.RoundTrip(request)
+	require.NoError(b, err)
+	defer response.Body.Close()
+	n, err := io.Copy(io.Discard, response.Body)
+	require.NoError(b, err)
+	return n
 }
 
 // packWithPython calls the agent-server's own function as often as is asked.
@@ -129,11 +132,7 @@ func BenchmarkTrajectory(b *testing.B) {
 		n := int64(0)
 		var most runtime.MemStats
 		for b.Loop() {
-			response, err := http.Get(front.URL + "/api/file/download-trajectory/" + id) //nolint:noctx // a benchmark
-			require.NoError(b, err)
-			n, err = io.Copy(io.Discard, response.Body)
-			require.NoError(b, err)
-			response.Body.Close()
+			n = once(b, http.MethodGet, front.URL+"/api/file/download-trajectory/"+id, nil)
 		}
 		require.NoError(b, syscall.Getrusage(syscall.RUSAGE_SELF, &after))
 		runtime.ReadMemStats(&most)
@@ -147,7 +146,7 @@ func BenchmarkTrajectory(b *testing.B) {
 			b.Skip("needs the real agent-server: run scripts/agent-server.sh and name what it prints in " + agentServerVariable)
 		}
 		b.SetBytes(size)
-		command := exec.CommandContext(b.Context(), filepath.Join(filepath.Dir(program), "python"), "-c", packWithPython, dir, filepath.Join(root, "out.zip"), fmt.Sprint(b.N)) //nolint:gosec // the agent-server's own Python
+		command := exec.CommandContext(b.Context(), filepath.Join(filepath.Dir(program), "python"), "-c", packWithPython, dir, filepath.Join(root, "out.zip"), fmt.Sprint(b.N))
 		command.Env = append(os.Environ(), "LITELLM_LOCAL_MODEL_COST_MAP=True", "OPENHANDS_SUPPRESS_BANNER=1", "HOME="+root)
 		command.Dir = root
 		command.Stderr = io.Discard

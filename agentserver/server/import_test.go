@@ -250,7 +250,7 @@ func TestAKilledImportLeavesNothing(t *testing.T) {
 	first, second := fmt.Sprintf("%032x", 1), fmt.Sprintf("%032x", 2)
 	packed := trajectory(t, connect(t, from), first)
 	body, send := io.Pipe()
-	defer send.Close()
+	t.Cleanup(func() { _ = send.Close() })
 	go func() {
 		request, err := http.NewRequestWithContext(t.Context(), http.MethodPut, b.url+"/api/boxd/history/"+first, body)
 		if err != nil {

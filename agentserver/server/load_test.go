@@ -142,7 +142,7 @@ func (r *real) load(t *testing.T) {
 	}
 	require.Equal(t, onDisk, use.Events)
 
-	http.DefaultTransport.(*http.Transport).CloseIdleConnections() //nolint:forcetypeassert // it is one
+	http.DefaultClient.CloseIdleConnections()
 	awaitFor(t, time.Minute, "descriptors to be given back", func() bool { return r.descriptors(t) <= descriptors+3 })
 	proc, err := os.ReadFile(fmt.Sprintf("/proc/%d/status", r.Process.Pid))
 	require.NoError(t, err)

@@ -90,7 +90,7 @@ func TestAFileThatIsNoJSONIsMaskedAsText(t *testing.T) {
 		require.NotContains(t, out[name], "sk-canary", name)
 		require.NotContains(t, out[name], fernet[10:40], name)
 	}
-	require.Equal(t, len(files)+2, len(out))
+	require.Len(t, out, len(files)+2)
 }
 
 // A token is found wherever the buffers end.

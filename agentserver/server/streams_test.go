@@ -216,7 +216,7 @@ func TestASocketThatIsRefusedIsRefused(t *testing.T) {
 func TestACallerThatLeavesEndsTheRequestBehind(t *testing.T) {
 	t.Parallel()
 	began, gone := make(chan struct{}, 1), make(chan struct{})
-	address, _, _ := front(t, func(w http.ResponseWriter, r *http.Request) {
+	address, _, _ := front(t, func(_ http.ResponseWriter, r *http.Request) {
 		if r.URL.Path != "/slow" {
 			return
 		}
