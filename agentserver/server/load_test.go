@@ -47,7 +47,8 @@ func (r *real) call(method, path, body string) (string, error) {
 
 // load uses everything at once while twenty conversations get events, and then
 // holds what boxd says against what is there. It is the last: it ends boxd.
-func (r *real) load(t *testing.T) {
+func (r *real) load(t *testing.T, _ string) {
+	t.Helper()
 	const conversations, rounds = 20, 10
 	ids := make([]string, conversations)
 	for i := range ids {
@@ -142,7 +143,7 @@ func (r *real) load(t *testing.T) {
 	}
 	require.Equal(t, onDisk, use.Events)
 
-	http.DefaultClient.CloseIdleConnections()
+	r.closeIdle(t)
 	awaitFor(t, time.Minute, "descriptors to be given back", func() bool { return r.descriptors(t) <= descriptors+3 })
 	proc, err := os.ReadFile(fmt.Sprintf("/proc/%d/status", r.Process.Pid))
 	require.NoError(t, err)
@@ -162,6 +163,14 @@ func (r *real) load(t *testing.T) {
 	t.Logf("%d goroutines and %d descriptors are left", left, descriptors)
 	require.Positive(t, left)
 	require.Less(t, left, 30)
+}
+
+// closeIdle gives back what this process keeps open to boxd.
+func (r *real) closeIdle(t *testing.T) {
+	t.Helper()
+	transport, ok := http.DefaultTransport.(*http.Transport)
+	require.True(t, ok)
+	transport.CloseIdleConnections()
 }
 
 func (r *real) descriptors(t *testing.T) int {

@@ -65,15 +65,29 @@ func (s *Server) pass(w http.ResponseWriter, r *http.Request) {
 		s.down(w)
 		return
 	}
-	// What the agent-server leaves out is not filled in for it.
-	w.Header()["Content-Type"] = nil
-	w.Header()["Date"] = nil
 	if r.Body != nil && r.Body != http.NoBody {
 		body := &callerBody{ReadCloser: r.Body, control: http.NewResponseController(w)}
 		r = r.WithContext(context.WithValue(r.Context(), callerBodyKey{}, body))
 		r.Body = body
 	}
-	s.proxy.ServeHTTP(w, r)
+	s.proxy.ServeHTTP(asGiven{w}, r)
+}
+
+// asGiven fills nothing in that the agent-server left out of its answer.
+type asGiven struct{ http.ResponseWriter }
+
+// Unwrap is for http.ResponseController.
+func (w asGiven) Unwrap() http.ResponseWriter { return w.ResponseWriter }
+
+func (w asGiven) WriteHeader(status int) {
+	if header := w.Header(); status >= http.StatusOK {
+		for _, name := range []string{"Content-Type", "Date"} {
+			if _, given := header[name]; !given {
+				header[name] = nil
+			}
+		}
+	}
+	w.ResponseWriter.WriteHeader(status)
 }
 
 type callerBodyKey struct{}

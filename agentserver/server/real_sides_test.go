@@ -116,7 +116,8 @@ func (r *real) compare(t *testing.T, id string) {
 }
 
 // refusals holds ours against the agent-server's.
-func (r *real) refusals(t *testing.T) {
+func (r *real) refusals(t *testing.T, _ string) {
+	t.Helper()
 	type form struct {
 		status int
 		keys   []string // of the body, and of its first fault
@@ -166,7 +167,8 @@ func (r *real) refusals(t *testing.T) {
 	require.NotContains(t, text, "sk-a-secret")
 }
 
-func (r *real) origins(t *testing.T) {
+func (r *real) origins(t *testing.T, _ string) {
+	t.Helper()
 	look := func(method, target, origin string) map[string][]string {
 		request, err := http.NewRequestWithContext(t.Context(), method, r.url+target, nil)
 		require.NoError(t, err)

@@ -143,22 +143,22 @@ func packedEvents(t *testing.T, packed string) map[string]string {
 	return out
 }
 
-func TestInFrontOfTheRealAgentServer(t *testing.T) { //nolint:paralleltest,tparallel // one server, whose clock is looked at
+func TestInFrontOfTheRealAgentServer(t *testing.T) { //nolint:paralleltest // one server, whose clock is looked at
 	r := startReal(t)
 	id := r.converse(t, 3)
-	for _, one := range []struct {
+	for _, one := range []struct { //nolint:paralleltest // as above
 		name string
-		run  func(*testing.T)
+		run  func(t *testing.T, id string)
 	}{
-		{"nobody can tell that boxd is in front, on any path that is read", func(t *testing.T) { r.compare(t, id) }},
+		{"nobody can tell that boxd is in front, on any path that is read", r.compare},
 		{"our refusals have the agent-server's form", r.refusals},
 		{"a browser's page may read ours where it may read the agent-server's", r.origins},
-		{"a trajectory is the agent-server's, with more masked and no locks", func(t *testing.T) { r.trajectories(t, id) }},
-		{"a history that was put back is read and never prompted", func(t *testing.T) { r.putBack(t, id) }},
-		{"sockets end with the agent-server's codes", func(t *testing.T) { r.socketCodes(t, id) }},
-		{"Scenario 6: nothing of ours moves the idle clock", func(t *testing.T) { r.idleClock(t, id) }},
+		{"a trajectory is the agent-server's, with more masked and no locks", r.trajectories},
+		{"a history that was put back is read and never prompted", r.putBack},
+		{"sockets end with the agent-server's codes", r.socketCodes},
+		{"Scenario 6: nothing of ours moves the idle clock", r.idleClock},
 		{"twenty conversations at once are measured, shrunk and exported while they are written", r.load}, // it ends boxd
 	} {
-		t.Run(one.name, one.run)
+		t.Run(one.name, func(t *testing.T) { one.run(t, id) })
 	}
 }
