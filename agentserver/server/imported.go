@@ -188,7 +188,7 @@ func (s *Server) answerOf(w http.ResponseWriter, r *http.Request, query url.Valu
 	}
 	request.Header = r.Header.Clone()
 	request.Header.Del("Accept-Encoding")
-	response, err := s.asks.Do(request) //nolint:gosec // as above
+	response, err := s.relays.Do(request) //nolint:gosec // as above
 	if err != nil {
 		s.failed(w, r, err)
 		return false

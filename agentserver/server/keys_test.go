@@ -41,3 +41,24 @@ func TestEveryKeyOfTheAgentServerIsAKeyOfOurs(t *testing.T) {
 		require.Equal(t, want, response.StatusCode, "%q", given)
 	}
 }
+
+// With a public address that has a path, the agent-server takes the path off:
+// what is ours is ours with it as well, and what is shut is shut.
+func TestThePathOfThePublicAddressIsNoWayAround(t *testing.T) {
+	t.Setenv("OH_WEB_URL", "https://host.example/box-1/")
+	b := startBoxd(t, t.TempDir(), "--", self(t))
+	running(t, b)
+	for _, path := range []string{"/api/boxd/use", "/box-1/api/boxd/use"} {
+		status, text, _ := ask(t, http.MethodGet, b.url+path, "")
+		require.Equal(t, http.StatusOK, status, path)
+		require.Contains(t, text, `"digest"`, path)
+	}
+	status, _, _ := ask(t, http.MethodPost, b.url+"/box-1/api/boxd/drain", `{"lease_seconds":60}`)
+	require.Equal(t, http.StatusOK, status)
+	for _, path := range []string{"/v1/models", "/box-1/v1/models"} {
+		status, _, _ = ask(t, http.MethodGet, b.url+path, "")
+		require.Equal(t, http.StatusServiceUnavailable, status, path)
+	}
+	status, _, _ = ask(t, http.MethodGet, b.url+"/box-1/server_info", "")
+	require.Equal(t, http.StatusNotFound, status, "the agent-server gets the path as it was given")
+}

@@ -150,7 +150,7 @@ func (s *Server) newProxy(transport http.RoundTripper) http.Handler {
 					p.Out.Header[http.CanonicalHeaderKey(name)] = values
 				}
 			}
-			if isInfo(p.In) {
+			if s.isInfo(p.In) {
 				// What is added to must be readable.
 				p.Out.Header.Set("Accept-Encoding", "identity")
 			}
@@ -159,7 +159,7 @@ func (s *Server) newProxy(transport http.RoundTripper) http.Handler {
 			if body, ok := response.Request.Context().Value(callerBodyKey{}).(*callerBody); ok {
 				body.early(response)
 			}
-			if isInfo(response.Request) && response.StatusCode == http.StatusOK {
+			if s.isInfo(response.Request) && response.StatusCode == http.StatusOK {
 				return s.addCapabilities(response)
 			}
 			return nil
@@ -204,8 +204,8 @@ func isRefused(err error) bool {
 	return ok && op.Op == "dial"
 }
 
-func isInfo(r *http.Request) bool {
-	return r.Method == http.MethodGet && r.URL.Path == "/server_info"
+func (s *Server) isInfo(r *http.Request) bool {
+	return r.Method == http.MethodGet && (r.URL.Path == "/server_info" || r.URL.Path == s.opts.RootPath+"/server_info")
 }
 
 // addCapabilities adds ours to the list in a server_info and leaves every other

@@ -9,6 +9,7 @@ import (
 	"log/slog"
 	"net"
 	"net/http"
+	"net/url"
 	"os"
 	"os/signal"
 	"path/filepath"
@@ -173,6 +174,9 @@ func serve(ctx context.Context, set settings, env func(string) string, log *slog
 		server := &child{root: set.root, argv: set.argv, key: set.key, env: env, output: output, log: log}
 		server.state.State = "starting"
 		opts.Upstream = server
+		if public, err := url.Parse(env("OH_WEB_URL")); err == nil {
+			opts.RootPath = strings.TrimRight(public.Path, "/") // where the agent-server takes it from
+		}
 		children.Go(func() { server.keep(inner) })
 	}
 	defer children.Wait()

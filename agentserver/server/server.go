@@ -37,6 +37,9 @@ type Options struct {
 	// BasePath is a path prefix under which everything is served, such as
 	// "/box-1"; empty for none.
 	BasePath string
+	// RootPath is a path prefix that the agent-server takes off by itself; with it
+	// or without, a path means the same. Empty for none.
+	RootPath string
 	Upstream Upstream // nil serves the read side from disk
 	// Reclaim measures and frees the disk; the caller closes it.
 	Reclaim *reclaim.Reclaimer
@@ -58,6 +61,7 @@ type Server struct {
 	started  time.Time
 	proxy    http.Handler
 	asks     *http.Client // our own questions to the agent-server
+	relays   *http.Client // a caller\'s, whose answers we add to
 	origins  origins
 }
 
@@ -75,10 +79,9 @@ func New(opts Options) *Server {
 		transport := newTransport()
 		s.proxy = s.newProxy(transport)
 		s.origins.known = map[string]http.Header{}
-		s.asks = &http.Client{
-			Transport: transport, Timeout: 10 * time.Second,
-			CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse },
-		}
+		asIs := func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse }
+		s.asks = &http.Client{Transport: transport, Timeout: 10 * time.Second, CheckRedirect: asIs}
+		s.relays = &http.Client{Transport: transport, Timeout: 2 * time.Minute, CheckRedirect: asIs}
 	}
 	return s
 }
@@ -94,6 +97,12 @@ func (s *Server) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		}
 		r = inner
 	}
+	given := r
+	if s.opts.RootPath != "" {
+		if inner, ok := below(s.opts.RootPath, r); ok {
+			r = inner
+		}
+	}
 	if methods := s.own(r.URL.Path); methods != nil {
 		s.serveOwn(w, r, methods)
 		return
@@ -107,6 +116,7 @@ func (s *Server) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	}
 	defer leave()
 	if s.proxy != nil {
+		r.URL, r.RequestURI = given.URL, given.RequestURI
 		s.pass(w, r)
 		return
 	}
