@@ -63,4 +63,7 @@ func TestScenario105ATrajectoryComesOffAFullDisk(t *testing.T) {
 	require.NoError(t, os.Remove(filepath.Join(root, "full")))
 	_, err = put(t, connect(t, web.URL), fmt.Sprintf("%032x", 1), other)
 	require.NoError(t, err, "with room it is taken in")
+	bomb := strings.Repeat("b", 32)
+	_, err = put(t, connect(t, web.URL), bomb, declared(t, bomb, 10, 64<<20))
+	require.Equal(t, box.ClassInvalid, box.ClassOf(err), "no more of a bomb is unpacked than it says: %v", err)
 }

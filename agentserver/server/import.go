@@ -244,6 +244,8 @@ func unpackFile(root *os.Root, entry *zip.File, to string, most int64) (int64, e
 	n, err := io.Copy(file, io.LimitReader(from, int64(says)+1)) //nolint:gosec // no more than most
 	closed := file.Close()
 	switch {
+	case errors.Is(err, syscall.ENOSPC), errors.Is(err, syscall.EDQUOT):
+		return n, err
 	case n > int64(says): //nolint:gosec // no more than most
 		return n, badHistory("it is larger than it says")
 	case errors.Is(err, zip.ErrChecksum), errors.Is(err, zip.ErrFormat), errors.Is(err, io.ErrUnexpectedEOF):
