@@ -79,7 +79,9 @@ func (r *real) load(t *testing.T, _ string) {
 			for i := worker; ; i++ {
 				select {
 				case <-written:
-					return
+					if i >= worker+5 { // also where writing is quick
+						return
+					}
 				default:
 				}
 				id := ids[i%len(ids)]
@@ -162,7 +164,7 @@ func (r *real) load(t *testing.T, _ string) {
 	left := strings.Count(r.out.String(), "\ngoroutine ")
 	t.Logf("%d goroutines and %d descriptors are left", left, descriptors)
 	require.Positive(t, left)
-	require.Less(t, left, 30)
+	require.Less(t, left, 50) // far fewer than there were requests
 }
 
 // closeIdle gives back what this process keeps open to boxd.
