@@ -136,7 +136,7 @@ func successor(r *rig, receipt box.Receipt) activities.Target {
 
 func TestRestoreIsReadBack(t *testing.T) {
 	t.Parallel()
-	r, receipt := lostWith(t, &agentservertest.Options{Alone: true})
+	r, receipt := lostWith(t, nil)
 	target := successor(r, receipt)
 	in := activities.RestoreInput{Target: target, Receipt: receipt}
 	for range 2 { // it may be repeated
@@ -161,15 +161,15 @@ func TestRestoreIsReadBack(t *testing.T) {
 
 func TestRestoreNeverClaimsWhatIsNotThere(t *testing.T) {
 	t.Parallel()
-	t.Run("a box that keeps its own history", func(t *testing.T) {
+	t.Run("a box that takes no history in", func(t *testing.T) {
 		t.Parallel()
-		r, receipt := lostWith(t, nil)
+		r, receipt := lostWith(t, &agentservertest.Options{Older: true})
 		failure := fails(r, box.ClassUnsupported, r.boxes.Restore, activities.RestoreInput{Target: successor(r, receipt), Receipt: receipt})
 		require.Contains(t, failure.Message, "replace takes the box as it is")
 	})
 	t.Run("a box that holds something else", func(t *testing.T) {
 		t.Parallel()
-		r, receipt := lostWith(t, &agentservertest.Options{Alone: true})
+		r, receipt := lostWith(t, nil)
 		target := successor(r, receipt)
 		r.write(agentservertest.Conversation{Events: events(1)})
 		fails(r, box.ClassUnknown, r.boxes.Restore, activities.RestoreInput{Target: target, Receipt: receipt})
@@ -177,14 +177,14 @@ func TestRestoreNeverClaimsWhatIsNotThere(t *testing.T) {
 	})
 	t.Run("a box that does not answer", func(t *testing.T) {
 		t.Parallel()
-		r, receipt := lostWith(t, &agentservertest.Options{Alone: true})
+		r, receipt := lostWith(t, nil)
 		target := successor(r, receipt)
 		r.server.Break(agentservertest.Faults{Page: true})
 		fails(r, box.ClassUnavailable, r.boxes.Restore, activities.RestoreInput{Target: target, Receipt: receipt})
 	})
 	t.Run("an export that is damaged makes no box", func(t *testing.T) {
 		t.Parallel()
-		r, receipt := lostWith(t, &agentservertest.Options{Alone: true})
+		r, receipt := lostWith(t, nil)
 		receipt.Key = strings.Replace(receipt.Key, "e1-s2", "e1-s9", 1)
 		in := creating("e2-s1")
 		in.Epoch, in.Restore = 2, receipt

@@ -20,10 +20,11 @@ const longestImport = 2 * time.Hour
 
 // ImportHistory puts a conversation into the box, from the zip of its
 // trajectory; size is the length of the body. It is there as a whole or not at
-// all, and read-only. Conflict when it is in the box already: nothing was
-// written. Invalid when the zip is not that conversation. Unsupported where an
-// agent-server keeps its own history, or no boxd is in front. It does not move
-// the idle clock of a box in use.
+// all, and read-only: reads are served, and whatever would prompt it, or use its
+// id again, answers FailedPrecondition. Conflict when it is in the box already:
+// nothing was written. Invalid when the zip is not that conversation, Exhausted
+// when there is no room for it. Unsupported where no boxd is in front, or one
+// that is too old. It does not move the idle clock.
 func (c *Client) ImportHistory(ctx context.Context, id string, body io.Reader, size int64) (Imported, error) {
 	short, ok := hexID(id)
 	if !ok {

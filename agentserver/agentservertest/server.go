@@ -28,7 +28,7 @@ type Options struct {
 	Key      box.Secret
 	BasePath string // such as "/box-1"
 	Plain    bool   // no boxd in front: none of its endpoints and capabilities
-	Alone    bool   // boxd without an agent-server behind it: it takes histories in
+	Older    bool   // a boxd from before it took histories in
 }
 
 // Faults are what the server does wrong, until they are set anew. Ids are 32
@@ -170,8 +170,8 @@ func (s *Server) serve(w http.ResponseWriter, r *http.Request) {
 		})
 	case s.opts.Plain && (strings.HasPrefix(r.URL.Path, "/api/boxd/") || strings.HasPrefix(r.URL.Path, "/api/storage") || strings.HasPrefix(r.URL.Path, "/api/workspace/")):
 		answer(w, http.StatusNotFound, map[string]string{"detail": "Not Found"})
-	case !s.opts.Alone && strings.HasPrefix(r.URL.Path, "/api/boxd/history/"):
-		answer(w, http.StatusNotImplemented, map[string]string{"detail": "the agent-server in this box keeps its own history"})
+	case s.opts.Older && strings.HasPrefix(r.URL.Path, "/api/boxd/history/"):
+		answer(w, http.StatusNotFound, map[string]string{"detail": "Not Found"})
 	case r.Method != http.MethodGet && s.write(w, r):
 	case faults.Missing[idIn(r.URL.Path)]:
 		answer(w, http.StatusNotFound, map[string]string{"detail": "Conversation not found"})
@@ -196,7 +196,7 @@ func (s *Server) info(w http.ResponseWriter, faults Faults) {
 		if s.reclaimer.Supported() {
 			capabilities = append(capabilities, agentserver.CapabilityStorageReclaim, agentserver.CapabilityUnsaved, agentserver.CapabilityExport)
 		}
-		if s.opts.Alone {
+		if !s.opts.Older {
 			capabilities = append(capabilities, agentserver.CapabilityHistoryImport)
 		}
 	}

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"io/fs"
 	"net/http"
+	"net/url"
 	"os"
 	"path"
 	"regexp"
@@ -27,12 +28,12 @@ type target struct {
 	elsewhere bool
 }
 
-// targetOf returns the conversation that a request names, in any of the forms
+// targetOf returns the conversation that is asked for, in any of the forms
 // and places that agent-servers take: in its path, a socket's path, or the query
 // of releases that sent a request on by it.
-func targetOf(r *http.Request) (target, bool) {
+func targetOf(asked *url.URL) (target, bool) {
 	// Servers of both kinds of conversation have the routes a second time here.
-	place := strings.Replace(r.URL.Path, "/_docker/", "/", 1)
+	place := strings.Replace(asked.Path, "/_docker/", "/", 1)
 	if rest, ok := strings.CutPrefix(place, conversationsPath+"/"); ok {
 		name, tail, _ := strings.Cut(rest, "/")
 		if id, ok := ondisk.ParseID(name); ok {
@@ -46,7 +47,7 @@ func targetOf(r *http.Request) (target, bool) {
 			}
 		}
 	}
-	for _, name := range r.URL.Query()["cid"] {
+	for _, name := range asked.Query()["cid"] {
 		if id, ok := ondisk.ParseID(name); ok {
 			return target{id: id, elsewhere: true}, true
 		}
@@ -60,7 +61,7 @@ func targetOf(r *http.Request) (target, bool) {
 // a deletion passes. Everything else would prompt it or start its runtime, as far
 // as anybody knows, and is refused.
 func (s *Server) serveArchived(w http.ResponseWriter, r *http.Request) bool {
-	to, ok := targetOf(r)
+	to, ok := targetOf(r.URL)
 	if !ok || r.Method == http.MethodOptions {
 		return false
 	}

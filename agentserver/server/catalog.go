@@ -8,8 +8,6 @@ import (
 	"io/fs"
 	"net/http"
 	"net/url"
-	"os"
-	"path"
 	"slices"
 	"strconv"
 	"strings"
@@ -22,14 +20,12 @@ func (s *Server) fromDisk(w http.ResponseWriter, r *http.Request) {
 	switch {
 	case route == nil:
 		refuse(w, http.StatusNotFound, "Not Found")
-	case !open && !s.allowed(r):
-		refuse(w, http.StatusUnauthorized, "Unauthorized")
-	case r.Method == http.MethodPost && r.URL.Path == pausePath:
-		w.WriteHeader(http.StatusNoContent)
-	case r.Method != http.MethodGet || r.URL.Path == pausePath:
-		refuse(w, http.StatusMethodNotAllowed, "Method Not Allowed")
-	default:
+	case open && r.Method == http.MethodGet:
 		route(w, r)
+	case r.URL.Path == pausePath:
+		s.serveOwn(w, r, handlers{http.MethodPost: route})
+	default:
+		s.serveOwn(w, r, handlers{http.MethodGet: route})
 	}
 }
 
@@ -47,7 +43,7 @@ func (s *Server) route(place string) (read http.HandlerFunc, open bool) {
 			writeJSON(w, http.StatusOK, map[string]string{"status": "ready"})
 		}, true
 	case pausePath:
-		return s.getInfo, false // there, but never read: see fromDisk
+		return func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(http.StatusNoContent) }, false
 	case "/api/conversations":
 		return s.getBatch, false
 	case "/api/conversations/search":
@@ -55,10 +51,7 @@ func (s *Server) route(place string) (read http.HandlerFunc, open bool) {
 	case "/api/conversations/count":
 		return s.getCount, false
 	}
-	if name, ok := strings.CutPrefix(place, trajectoryPath); ok && name != "" && !strings.Contains(name, "/") {
-		return withID(name, s.serveTrajectory), false
-	}
-	rest, ok := strings.CutPrefix(place, "/api/conversations/")
+	rest, ok := strings.CutPrefix(place, underConversations)
 	if !ok {
 		return nil, false
 	}
@@ -79,16 +72,22 @@ func withID(name string, next func(http.ResponseWriter, *http.Request, string)) 
 	return func(w http.ResponseWriter, r *http.Request) {
 		id, ok := shortID(name)
 		if !ok {
-			refuseField(w, "path", "conversation_id", "Input should be a valid UUID", name)
+			refuseAs(w, fault{Type: "uuid_parsing", Loc: []any{"path", "conversation_id"}, Msg: "Input should be a valid UUID", Input: name})
 			return
 		}
 		next(w, r, id)
 	}
 }
 
-// shortID returns the 32 digits of an id with or without dashes.
+// shortID returns the 32 digits of an id, in any of the forms that the
+// agent-server reads.
 func shortID(name string) (string, bool) {
 	name = strings.ToLower(name)
+	if inner, ok := strings.CutPrefix(name, "{"); ok && strings.HasSuffix(inner, "}") {
+		name = strings.TrimSuffix(inner, "}")
+	} else {
+		name = strings.TrimPrefix(name, "urn:uuid:")
+	}
 	if len(name) == 36 && dashed(strings.ReplaceAll(name, "-", "")) == name {
 		name = strings.ReplaceAll(name, "-", "")
 	}
@@ -134,15 +133,23 @@ var errNoEntry = errors.New("not in the catalogue")
 
 // entry reads one conversation for the catalogue; errNoEntry when it lacks its
 // metadata or its state.
-func (h history) entry(root *os.Root, id string) (entry, error) {
-	meta, err := readFile(root, path.Join(id, "meta.json"), maxState)
+func (h history) entry(id string) (entry, error) {
+	dir, err := h.open(id)
 	if errors.Is(err, fs.ErrNotExist) {
 		return entry{}, errNoEntry
 	}
 	if err != nil {
 		return entry{}, err
 	}
-	state, err := readFile(root, path.Join(id, "base_state.json"), maxState)
+	defer dir.Close()
+	meta, err := readFile(dir, "meta.json", maxState)
+	if errors.Is(err, fs.ErrNotExist) {
+		return entry{}, errNoEntry
+	}
+	if err != nil {
+		return entry{}, err
+	}
+	state, err := readFile(dir, "base_state.json", maxState)
 	if errors.Is(err, fs.ErrNotExist) {
 		return entry{}, errNoEntry
 	}
@@ -184,14 +191,9 @@ func (s *Server) catalogue() ([]entry, error) {
 	if err != nil {
 		return nil, err
 	}
-	root, err := os.OpenRoot(s.history.dir)
-	if err != nil {
-		return nil, err
-	}
-	defer root.Close()
 	var out []entry
 	for _, one := range list {
-		found, err := s.history.entry(root, one.ID)
+		found, err := s.history.entry(one.ID)
 		if errors.Is(err, errNoEntry) {
 			continue
 		}
@@ -303,13 +305,7 @@ func (s *Server) getCount(w http.ResponseWriter, r *http.Request) {
 }
 
 func (s *Server) getConversation(w http.ResponseWriter, _ *http.Request, id string) {
-	root, err := os.OpenRoot(s.history.dir)
-	if err != nil {
-		refuse(w, http.StatusInternalServerError, err.Error())
-		return
-	}
-	defer root.Close()
-	found, err := s.history.entry(root, id)
+	found, err := s.history.entry(id)
 	switch {
 	case errors.Is(err, errNoEntry):
 		refuse(w, http.StatusNotFound, "Not Found")
@@ -330,12 +326,6 @@ func (s *Server) getBatch(w http.ResponseWriter, r *http.Request) {
 		refuseField(w, "query", "ids", "List should have at most 99 items", len(asked))
 		return
 	}
-	root, err := os.OpenRoot(s.history.dir)
-	if err != nil {
-		refuse(w, http.StatusInternalServerError, err.Error())
-		return
-	}
-	defer root.Close()
 	out := make([]map[string]json.RawMessage, len(asked))
 	for i, name := range asked {
 		id, ok := shortID(name)
@@ -343,7 +333,7 @@ func (s *Server) getBatch(w http.ResponseWriter, r *http.Request) {
 			refuseField(w, "query", fmt.Sprintf("ids.%d", i), "Input should be a valid UUID", name)
 			return
 		}
-		found, err := s.history.entry(root, id)
+		found, err := s.history.entry(id)
 		if err != nil && !errors.Is(err, errNoEntry) {
 			refuse(w, http.StatusInternalServerError, err.Error())
 			return

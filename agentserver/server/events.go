@@ -74,22 +74,19 @@ func (f filter) matches(text []byte) bool {
 }
 
 // eventsFor lists the events of a conversation for a request, or answers it.
-func (s *Server) eventsFor(w http.ResponseWriter, id string) (root *os.Root, list []event, ok bool) {
-	root, err := os.OpenRoot(s.history.dir)
-	if err != nil {
-		refuse(w, http.StatusInternalServerError, err.Error())
-		return nil, nil, false
-	}
-	list, err = eventsOf(root, id)
-	if err == nil {
-		return root, list, true
-	}
-	root.Close()
-	if errors.Is(err, fs.ErrNotExist) {
+func (s *Server) eventsFor(w http.ResponseWriter, id string) (dir *os.Root, list []event, ok bool) {
+	dir, err := s.history.open(id)
+	switch {
+	case errors.Is(err, fs.ErrNotExist):
 		refuse(w, http.StatusNotFound, "Conversation not found: "+dashed(id))
-	} else {
-		refuse(w, http.StatusInternalServerError, err.Error())
+		return nil, nil, false
+	case err == nil:
+		if list, err = eventsOf(dir); err == nil {
+			return dir, list, true
+		}
+		dir.Close()
 	}
+	refuse(w, http.StatusInternalServerError, err.Error())
 	return nil, nil, false
 }
 
@@ -98,18 +95,18 @@ func (s *Server) getEventCount(w http.ResponseWriter, r *http.Request, id string
 	if !ok {
 		return
 	}
-	root, list, ok := s.eventsFor(w, id)
+	dir, list, ok := s.eventsFor(w, id)
 	if !ok {
 		return
 	}
-	defer root.Close()
+	defer dir.Close()
 	if f.isZero() {
 		writeJSON(w, http.StatusOK, len(list))
 		return
 	}
 	n := 0
 	for _, one := range list {
-		if text, err := readFile(root, path.Join(id, "events", one.file), maxEvent); err == nil && f.matches(text) {
+		if text, err := readFile(dir, path.Join("events", one.file), maxEvent); err == nil && f.matches(text) {
 			n++
 		}
 	}
@@ -130,11 +127,11 @@ func (s *Server) getEvents(w http.ResponseWriter, r *http.Request, id string) {
 	if !ok {
 		return
 	}
-	root, list, ok := s.eventsFor(w, id)
+	dir, list, ok := s.eventsFor(w, id)
 	if !ok {
 		return
 	}
-	defer root.Close()
+	defer dir.Close()
 	if order == "TIMESTAMP_DESC" {
 		slices.Reverse(list)
 	}
@@ -146,7 +143,7 @@ func (s *Server) getEvents(w http.ResponseWriter, r *http.Request, id string) {
 		Next  *string           `json:"next_page_id"`
 	}{Items: []json.RawMessage{}}
 	for _, one := range list {
-		text, err := readFile(root, path.Join(id, "events", one.file), maxEvent)
+		text, err := readFile(dir, path.Join("events", one.file), maxEvent)
 		if err != nil || !json.Valid(text) || !f.isZero() && !f.matches(text) {
 			continue // one that does not read is left out, as upstream has it
 		}
@@ -157,24 +154,4 @@ func (s *Server) getEvents(w http.ResponseWriter, r *http.Request, id string) {
 		page.Items = append(page.Items, text)
 	}
 	writeJSON(w, http.StatusOK, page)
-}
-
-// serveTrajectory streams the history of a conversation as a zip. It needs no
-// room on the disk. When packing fails the connection is broken off, so that a
-// part never passes for the whole.
-func (s *Server) serveTrajectory(w http.ResponseWriter, r *http.Request, id string) {
-	if info, err := os.Lstat(path.Join(s.history.dir, id)); err != nil || !info.IsDir() { //nolint:gosec // withID let only 32 digits through
-		if err == nil || errors.Is(err, fs.ErrNotExist) {
-			refuse(w, http.StatusNotFound, "Conversation not found")
-		} else {
-			refuse(w, http.StatusInternalServerError, "the conversation cannot be read")
-		}
-		return
-	}
-	w.Header().Set("Content-Type", "application/octet-stream")
-	w.Header().Set("Content-Disposition", `attachment; filename="`+id+`.zip"`)
-	if err := s.history.zip(r.Context(), id, w); err != nil {
-		s.log.Warn("pack a trajectory", "conversation", id, "error", err)
-		panic(http.ErrAbortHandler)
-	}
 }

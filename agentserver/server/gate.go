@@ -13,45 +13,60 @@ import (
 // was let in is counted.
 type gate struct {
 	mu      sync.Mutex
-	begun   time.Time // of the lease; zero when there is none
+	clock   func() (running time.Duration, wall time.Time)
+	shut    bool
+	running time.Duration // when the lease began, on both clocks
+	wall    time.Time
 	lease   time.Duration
 	working int
 	sockets map[*context.CancelFunc]struct{}
 }
 
-func newGate() *gate { return &gate{sockets: map[*context.CancelFunc]struct{}{}} }
+func newGate() *gate {
+	start := time.Now()
+	return &gate{
+		sockets: map[*context.CancelFunc]struct{}{},
+		clock: func() (time.Duration, time.Time) {
+			now := time.Now()
+			return now.Sub(start), now.Round(0)
+		},
+	}
+}
 
 // left returns what is left of the lease. A wall clock that jumped, in either
 // direction, ends it: a box that was frozen must not wake up shut.
 func (g *gate) left() time.Duration {
-	if g.begun.IsZero() {
+	if !g.shut {
 		return 0
 	}
-	now := time.Now()
-	wall := now.Round(0).Sub(g.begun.Round(0))
-	passed := max(now.Sub(g.begun), wall)
-	if passed >= g.lease || wall < -time.Second {
-		g.begun = time.Time{}
+	running, wall := g.clock()
+	passed := max(running-g.running, wall.Sub(g.wall))
+	if passed >= g.lease || wall.Sub(g.wall) < -time.Second {
+		g.shut = false
 		return 0
 	}
 	return g.lease - passed
 }
 
-// drain shuts the gate for the lease and ends open sockets, through which work
-// could still be started.
-func (g *gate) drain(lease time.Duration) {
+// drain shuts the gate for the lease, or for longer where another drain still
+// holds it, and ends open sockets, through which work could still be started.
+// It returns for how long the gate is shut.
+func (g *gate) drain(lease time.Duration) time.Duration {
 	g.mu.Lock()
 	defer g.mu.Unlock()
-	g.begun, g.lease = time.Now(), lease
+	lease = max(lease, g.left())
+	g.running, g.wall = g.clock()
+	g.shut, g.lease = true, lease
 	for end := range g.sockets {
 		(*end)()
 	}
+	return lease
 }
 
 func (g *gate) open() {
 	g.mu.Lock()
 	defer g.mu.Unlock()
-	g.begun = time.Time{}
+	g.shut = false
 }
 
 // state returns what is left of the lease, and the work and sockets under way.
@@ -100,9 +115,11 @@ func (g *gate) socket(ctx context.Context) (inner context.Context, leave func(),
 
 const pausePath = "/api/conversations/prepare-for-sandbox-pause"
 
-// isSocket reports whether the request asks for a connection that stays.
+// isSocket reports whether the request asks for a connection that stays. An
+// upgrade to anything but a WebSocket is none: the agent-server ignores it and
+// answers the request as it is.
 func isSocket(r *http.Request) bool {
-	return r.Header.Get("Upgrade") != "" || strings.HasPrefix(r.URL.Path, "/sockets/")
+	return strings.HasPrefix(r.URL.Path, "/sockets/") || r.Method == http.MethodGet && strings.EqualFold(r.Header.Get("Upgrade"), "websocket")
 }
 
 // startsWork reports whether a request may start or change something in the

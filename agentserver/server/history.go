@@ -8,6 +8,7 @@ import (
 	"io/fs"
 	"os"
 	"path"
+	"path/filepath"
 	"regexp"
 	"slices"
 	"strconv"
@@ -21,7 +22,8 @@ import (
 // history reads the conversations of a box from the disk. It takes no lock and
 // no lease and loads nothing into a server.
 type history struct {
-	dir string // the conversations directory
+	dir      string // the conversations directory, the agent-server's own
+	imported string // what was taken in, which no agent-server sees
 }
 
 // stored is one conversation as its directory shows it.
@@ -41,7 +43,48 @@ const maxState = 64 << 20
 // list returns every conversation, by id. A directory that cannot be read is an
 // error: a list with holes would pass for a smaller history.
 func (h history) list() ([]stored, error) {
-	root, err := os.OpenRoot(h.dir)
+	out, err := listIn(h.dir)
+	if err != nil {
+		return nil, err
+	}
+	if !h.hasImported() {
+		return out, nil
+	}
+	taken, err := listIn(h.imported)
+	if err != nil {
+		return nil, err
+	}
+	own := map[string]bool{}
+	for _, one := range out {
+		own[one.ID] = true
+	}
+	for _, one := range taken {
+		if !own[one.ID] {
+			out = append(out, one)
+		}
+	}
+	slices.SortFunc(out, func(a, b stored) int { return strings.Compare(a.ID, b.ID) })
+	return out, nil
+}
+
+// hasImported reports whether anything was ever taken in.
+func (h history) hasImported() bool {
+	_, err := os.Lstat(h.imported)
+	return !errors.Is(err, fs.ErrNotExist)
+}
+
+// isImported reports whether a conversation was taken in, and is read-only.
+func (h history) isImported(id string) bool {
+	info, err := os.Lstat(filepath.Join(h.imported, id)) //nolint:gosec // shortID let only 32 digits through
+	if err != nil || !info.IsDir() {
+		return false
+	}
+	_, err = os.Lstat(filepath.Join(h.dir, id)) //nolint:gosec // as above
+	return errors.Is(err, fs.ErrNotExist)
+}
+
+func listIn(dir string) ([]stored, error) {
+	root, err := os.OpenRoot(dir)
 	if err != nil {
 		return nil, fmt.Errorf("open the conversations: %w", err)
 	}
@@ -55,24 +98,59 @@ func (h history) list() ([]stored, error) {
 		if !entry.IsDir() || !idForm.MatchString(entry.Name()) {
 			continue
 		}
-		events, err := eventsOf(root, entry.Name())
+		one, err := look(root, entry.Name())
 		if err != nil {
 			if _, gone := root.Lstat(entry.Name()); errors.Is(gone, fs.ErrNotExist) {
 				continue // deleted meanwhile
 			}
-			return nil, fmt.Errorf("count the events of %s: %w", entry.Name(), err)
-		}
-		one := stored{ConversationMark: box.ConversationMark{ID: entry.Name(), Events: len(events)}}
-		if len(events) > 0 {
-			info, err := root.Lstat(path.Join(entry.Name(), "events", events[len(events)-1].file))
-			if err != nil {
-				return nil, fmt.Errorf("read the last event of %s: %w", entry.Name(), err)
-			}
-			one.newest = info.ModTime()
+			return nil, err
 		}
 		out = append(out, one)
 	}
 	return out, nil
+}
+
+func look(root *os.Root, id string) (stored, error) {
+	one := stored{ConversationMark: box.ConversationMark{ID: id}}
+	dir, err := openDir(root, id)
+	if err != nil {
+		return one, fmt.Errorf("open conversation %s: %w", id, err)
+	}
+	defer dir.Close()
+	events, err := eventsOf(dir)
+	if err != nil {
+		return one, fmt.Errorf("count the events of %s: %w", id, err)
+	}
+	if one.Events = len(events); one.Events > 0 {
+		info, err := dir.Lstat(path.Join("events", events[len(events)-1].file))
+		if err != nil {
+			return one, fmt.Errorf("read the last event of %s: %w", id, err)
+		}
+		one.newest = info.ModTime()
+	}
+	return one, nil
+}
+
+// open opens the directory of a conversation, wherever it is. The agent-server's
+// own comes first.
+func (h history) open(id string) (*os.Root, error) {
+	for _, place := range []string{h.dir, h.imported} {
+		if place == h.imported && !h.hasImported() {
+			continue
+		}
+		root, err := os.OpenRoot(place)
+		if err != nil {
+			// Not that the conversation is not there: nobody can say.
+			return nil, errors.New("open the conversations: " + err.Error())
+		}
+		dir, err := openDir(root, id)
+		root.Close()
+		if errors.Is(err, fs.ErrNotExist) || errors.Is(err, errNoDir) {
+			continue
+		}
+		return dir, err
+	}
+	return nil, fs.ErrNotExist
 }
 
 // event is one file of a history.
@@ -81,14 +159,11 @@ type event struct {
 	index    int
 }
 
-// eventsOf lists the events of a conversation in their order. A conversation
+// eventsOf lists the events of the conversation in dir, in their order. One
 // without the directory has none.
-func eventsOf(root *os.Root, id string) ([]event, error) {
-	entries, err := readDir(root, path.Join(id, "events"))
+func eventsOf(dir *os.Root) ([]event, error) {
+	entries, err := readDir(dir, "events")
 	if errors.Is(err, fs.ErrNotExist) {
-		if info, err := root.Lstat(id); err != nil || !info.IsDir() {
-			return nil, fs.ErrNotExist
-		}
 		return nil, nil
 	}
 	if err != nil {
@@ -100,11 +175,7 @@ func eventsOf(root *os.Root, id string) ([]event, error) {
 		if parts == nil || !entry.Type().IsRegular() {
 			continue
 		}
-		index, err := strconv.Atoi(parts[1])
-		if err != nil {
-			return nil, err
-		}
-		out = append(out, event{file: entry.Name(), id: parts[2], index: index})
+		out = append(out, event{file: entry.Name(), id: parts[2], index: indexOf(entry.Name())})
 	}
 	slices.SortFunc(out, func(a, b event) int {
 		if a.index != b.index {
@@ -113,6 +184,19 @@ func eventsOf(root *os.Root, id string) ([]event, error) {
 		return strings.Compare(a.file, b.file)
 	})
 	return out, nil
+}
+
+// indexOf returns the number of an event's file, -1 for another file.
+func indexOf(name string) int {
+	parts := eventForm.FindStringSubmatch(name)
+	if parts == nil {
+		return -1
+	}
+	index, err := strconv.Atoi(parts[1])
+	if err != nil {
+		return -1
+	}
+	return index
 }
 
 // status returns the execution_status of a conversation; "unknown" when its
@@ -131,13 +215,13 @@ type stateMark struct {
 // read before.
 func (h history) state(id string, before stateMark) stateMark {
 	unknown := stateMark{status: "unknown"}
-	root, err := os.OpenRoot(h.dir)
+	dir, err := h.open(id)
 	if err != nil {
 		return unknown
 	}
-	defer root.Close()
-	name := path.Join(id, "base_state.json")
-	info, err := root.Lstat(name)
+	defer dir.Close()
+	const name = "base_state.json"
+	info, err := dir.Lstat(name)
 	if err != nil || !info.Mode().IsRegular() {
 		return unknown
 	}
@@ -145,7 +229,7 @@ func (h history) state(id string, before stateMark) stateMark {
 		return before
 	}
 	mark := stateMark{status: "unknown", changed: info.ModTime(), size: info.Size(), info: info}
-	text, err := readFile(root, name, maxState)
+	text, err := readFile(dir, name, maxState)
 	var state struct {
 		Status string `json:"execution_status"`
 	}
@@ -163,24 +247,46 @@ func (h history) state(id string, before stateMark) stateMark {
 // maxDepth is deeper than any conversation directory is.
 const maxDepth = 32
 
-// readDir lists a directory below root by name, without following a link at its
-// end.
-func readDir(root *os.Root, name string) ([]fs.DirEntry, error) {
-	info, err := root.Lstat(name)
+// errNoDir is a file, a link or something else in place of a directory.
+var errNoDir = errors.New("no directory")
+
+// openDir opens a directory in parent, and never what a link leads to.
+func openDir(parent *os.Root, name string) (*os.Root, error) {
+	info, err := parent.Lstat(name)
 	if err != nil {
 		return nil, err
 	}
 	if !info.IsDir() {
-		return nil, fmt.Errorf("%s is no directory", path.Base(name))
+		return nil, fmt.Errorf("%s is %w", path.Base(name), errNoDir)
 	}
-	file, err := root.Open(name)
+	dir, err := parent.OpenRoot(name)
+	if err != nil {
+		return nil, err
+	}
+	opened, err := dir.Lstat(".")
+	if err == nil && !os.SameFile(info, opened) {
+		err = fmt.Errorf("%s changed while it was opened: %w", path.Base(name), errChanged)
+	}
+	if err != nil {
+		dir.Close()
+		return nil, err
+	}
+	return dir, nil
+}
+
+// readDir lists a directory in parent by name, without following a link in its
+// place.
+func readDir(parent *os.Root, name string) ([]fs.DirEntry, error) {
+	dir, err := openDir(parent, name)
+	if err != nil {
+		return nil, err
+	}
+	defer dir.Close()
+	file, err := dir.Open(".")
 	if err != nil {
 		return nil, err
 	}
 	defer file.Close()
-	if err := sameFile(info, file); err != nil {
-		return nil, err
-	}
 	entries, err := file.ReadDir(-1)
 	slices.SortFunc(entries, func(a, b fs.DirEntry) int { return strings.Compare(a.Name(), b.Name()) })
 	return entries, err
@@ -223,22 +329,27 @@ func sameFile(info fs.FileInfo, file *os.File) error {
 
 var errChanged = errors.New("read it again")
 
-// readFile reads a regular file whole. One that is being replaced is tried
-// again.
-func readFile(root *os.Root, name string, most int64) ([]byte, error) {
+// openAgain opens a regular file; one that is being replaced is tried again.
+func openAgain(root *os.Root, name string) (*os.File, error) {
 	for try := 0; ; try++ {
 		file, err := openFile(root, name)
 		if errors.Is(err, errChanged) && try < 10 {
 			continue
 		}
-		if err != nil {
-			return nil, err
-		}
-		text, err := io.ReadAll(io.LimitReader(file, most+1))
-		file.Close()
-		if err == nil && int64(len(text)) > most {
-			err = fmt.Errorf("%s is larger than %d bytes", path.Base(name), most)
-		}
-		return text, err
+		return file, err
 	}
+}
+
+// readFile reads a regular file whole.
+func readFile(root *os.Root, name string, most int64) ([]byte, error) {
+	file, err := openAgain(root, name)
+	if err != nil {
+		return nil, err
+	}
+	defer file.Close()
+	text, err := io.ReadAll(io.LimitReader(file, most+1))
+	if err == nil && int64(len(text)) > most {
+		err = fmt.Errorf("%s is larger than %d bytes", path.Base(name), most)
+	}
+	return text, err
 }

@@ -21,7 +21,8 @@ const (
 	homeDir          = "home" // $HOME of everything in the box, caches included
 	tmpDir           = "tmp"
 	worktreesDir     = "worktrees"
-	runDir           = "run" // ours: address, lock, journal
+	importedDir      = "imported" // histories that were taken in, read-only; made when needed
+	runDir           = "run"      // ours: address, lock, journal
 )
 
 // addressFile tells whoever started us where we listen.
@@ -99,6 +100,17 @@ func writeOnce(place string, content []byte) error {
 		return err
 	}
 	return os.Link(file.Name(), place)
+}
+
+// dropStaged removes what imports and deletions of histories left that were cut
+// off.
+func dropStaged(root string) {
+	below, err := os.OpenRoot(root)
+	if err != nil {
+		return
+	}
+	defer below.Close()
+	_ = below.RemoveAll(importDir) // an import clears its own again
 }
 
 // dropPacked removes files that an agent-server packed for a download and could

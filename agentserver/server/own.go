@@ -108,14 +108,14 @@ func (s *Server) postDrain(w http.ResponseWriter, r *http.Request) {
 	}
 	switch most := agentserver.MaxDrainLease.Seconds(); {
 	case body.LeaseSeconds == nil:
-		refuseField(w, "body", "lease_seconds", "Field required", nil)
+		refuseAs(w, fault{Type: "missing", Loc: []any{"body", "lease_seconds"}, Msg: "Field required", Input: map[string]any{}})
 		return
 	case !(*body.LeaseSeconds > 0) || *body.LeaseSeconds > most:
 		refuseField(w, "body", "lease_seconds", fmt.Sprintf("must be more than 0 and at most %g", most), *body.LeaseSeconds)
 		return
 	}
-	s.gate.drain(time.Duration(*body.LeaseSeconds * float64(time.Second)))
-	writeJSON(w, http.StatusOK, agentserver.Drain{LeaseSeconds: *body.LeaseSeconds})
+	lease := s.gate.drain(time.Duration(*body.LeaseSeconds * float64(time.Second)))
+	writeJSON(w, http.StatusOK, agentserver.Drain{LeaseSeconds: lease.Seconds()})
 }
 
 func (s *Server) deleteDrain(w http.ResponseWriter, _ *http.Request) {

@@ -6,14 +6,14 @@ import (
 	"encoding/json"
 	"errors"
 	"io"
-	"io/fs"
+	"log/slog"
 	"net"
 	"net/http"
 	"net/http/httputil"
-	"os"
-	"path/filepath"
+	"net/url"
 	"strconv"
 	"strings"
+	"sync/atomic"
 	"time"
 )
 
@@ -23,14 +23,15 @@ const (
 	// drainRetry bounds the Retry-After of a drained box, which may be opened
 	// long before its lease ends.
 	drainRetry = 10 * time.Second
-
-	trajectoryPath = "/api/file/download-trajectory/"
 )
 
 func newTransport() *http.Transport {
 	return &http.Transport{
-		DialContext:           (&net.Dialer{Timeout: 5 * time.Second}).DialContext,
-		IdleConnTimeout:       30 * time.Second,
+		DialContext: (&net.Dialer{Timeout: 5 * time.Second}).DialContext,
+		// Shorter than the 5 s after which the agent-server's side ends an unused
+		// connection: a request that meets that end fails, and only some may be
+		// sent again.
+		IdleConnTimeout:       2 * time.Second,
 		MaxIdleConnsPerHost:   32,
 		DisableCompression:    true, // pass the caller's own encoding on
 		ExpectContinueTimeout: time.Second,
@@ -60,65 +61,76 @@ func (s *Server) admit(w http.ResponseWriter, r *http.Request) (admitted *http.R
 
 // pass hands a request to the agent-server.
 func (s *Server) pass(w http.ResponseWriter, r *http.Request) {
-	_, up := s.opts.Upstream.Target()
-	if id, ok := trajectoryOf(r); ok {
-		s.passTrajectory(w, r, id, up)
-		return
-	}
-	if !up {
+	if _, up := s.opts.Upstream.Target(); !up {
 		s.down(w)
 		return
 	}
-	s.proxy.ServeHTTP(w, r)
+	if r.Body != nil && r.Body != http.NoBody {
+		body := &callerBody{ReadCloser: r.Body, control: http.NewResponseController(w)}
+		r = r.WithContext(context.WithValue(r.Context(), callerBodyKey{}, body))
+		r.Body = body
+	}
+	s.proxy.ServeHTTP(asGiven{w}, r)
+}
+
+// asGiven fills nothing in that the agent-server left out of its answer.
+type asGiven struct{ http.ResponseWriter }
+
+// Unwrap is for http.ResponseController.
+func (w asGiven) Unwrap() http.ResponseWriter { return w.ResponseWriter }
+
+func (w asGiven) WriteHeader(status int) {
+	if header := w.Header(); status >= http.StatusOK {
+		for _, name := range []string{"Content-Type", "Date"} {
+			if _, given := header[name]; !given {
+				header[name] = nil
+			}
+		}
+	}
+	w.ResponseWriter.WriteHeader(status)
+}
+
+type callerBodyKey struct{}
+
+// callerBody is the body of a request on its way. An end of the exchange does
+// not wait for a caller that sends no more.
+type callerBody struct {
+	io.ReadCloser
+	control *http.ResponseController
+	ended   atomic.Bool
+	broken  atomic.Bool // it does not read: the caller's fault
+}
+
+func (b *callerBody) Read(p []byte) (int, error) {
+	n, err := b.ReadCloser.Read(p)
+	if err != nil {
+		b.broken.Store(!errors.Is(err, io.EOF) && !b.ended.Swap(true))
+		b.ended.Store(true)
+	}
+	return n, err
+}
+
+// early lets an answer pass that came before the request has ended. What is left
+// of the request then makes the connection useless for another.
+func (b *callerBody) early(answer *http.Response) {
+	if b.ended.Load() || answer.StatusCode == http.StatusSwitchingProtocols {
+		return
+	}
+	_ = b.control.EnableFullDuplex() // a writer that cannot is no connection
+	answer.Header.Set("Connection", "close")
+}
+
+func (b *callerBody) Close() error {
+	if !b.ended.Swap(true) {
+		_ = b.control.SetReadDeadline(time.Unix(1, 0)) // ends a read that waits
+	}
+	return b.ReadCloser.Close()
 }
 
 // down answers for an agent-server that cannot be asked.
 func (s *Server) down(w http.ResponseWriter) {
 	refuseFor(w, time.Second, "the agent-server in this box is "+s.opts.Upstream.Process().State+"; try again")
 }
-
-// trajectoryOf returns the conversation whose download is asked for.
-func trajectoryOf(r *http.Request) (string, bool) {
-	name, ok := strings.CutPrefix(r.URL.Path, trajectoryPath)
-	if !ok || r.Method != http.MethodGet {
-		return "", false
-	}
-	return shortID(name)
-}
-
-// passTrajectory serialises the downloads of one conversation: the agent-server
-// packs into one file by name, so that two at a time cut each other off. When
-// it is down or fails (a full disk has no room for its file), we pack instead.
-func (s *Server) passTrajectory(w http.ResponseWriter, r *http.Request, id string, up bool) {
-	leave, err := s.turns.lock(r.Context(), id)
-	if err != nil {
-		return // the caller has gone
-	}
-	defer leave()
-	if !up {
-		if s.allowed(r) {
-			s.serveTrajectory(w, r, id)
-		} else {
-			refuse(w, http.StatusUnauthorized, "Unauthorized")
-		}
-		return
-	}
-	defer s.awaitUnlink(id)
-	s.proxy.ServeHTTP(w, r)
-}
-
-// awaitUnlink waits until the agent-server has removed its packed file, which it
-// does after the answer: the next download must not lose its own that way.
-func (s *Server) awaitUnlink(id string) {
-	left := filepath.Join(s.history.dir, id+".zip")
-	for deadline := time.Now().Add(2 * time.Second); time.Now().Before(deadline); time.Sleep(10 * time.Millisecond) {
-		if _, err := os.Lstat(left); errors.Is(err, fs.ErrNotExist) {
-			return
-		}
-	}
-}
-
-var errPackOurselves = errors.New("the agent-server could not pack the trajectory")
 
 func (s *Server) newProxy(transport http.RoundTripper) http.Handler {
 	return &httputil.ReverseProxy{
@@ -129,41 +141,60 @@ func (s *Server) newProxy(transport http.RoundTripper) http.Handler {
 			p.SetURL(base)
 			p.Out.Host = p.In.Host
 			p.Out.URL.RawQuery = p.In.URL.RawQuery
+			p.Out.Trailer = p.In.Trailer // filled in when the body has been read
+			if target, ok := asWritten(p.In); ok {
+				p.Out.URL.Opaque = target
+			}
 			for _, name := range []string{"Forwarded", "X-Forwarded-For", "X-Forwarded-Host", "X-Forwarded-Proto"} {
 				if values := p.In.Header.Values(name); len(values) > 0 {
 					p.Out.Header[http.CanonicalHeaderKey(name)] = values
 				}
 			}
-			if isInfo(p.In) {
+			if s.isInfo(p.In) {
 				// What is added to must be readable.
 				p.Out.Header.Set("Accept-Encoding", "identity")
 			}
 		},
 		ModifyResponse: func(response *http.Response) error {
-			if _, ok := trajectoryOf(response.Request); ok && response.StatusCode >= http.StatusInternalServerError {
-				return errPackOurselves
+			if body, ok := response.Request.Context().Value(callerBodyKey{}).(*callerBody); ok {
+				body.early(response)
 			}
-			if isInfo(response.Request) && response.StatusCode == http.StatusOK {
+			if s.isInfo(response.Request) && response.StatusCode == http.StatusOK {
 				return s.addCapabilities(response)
 			}
 			return nil
 		},
-		ErrorHandler: func(w http.ResponseWriter, r *http.Request, err error) {
-			id, trajectory := trajectoryOf(r)
-			switch {
-			case errors.Is(err, context.Canceled):
-				// The caller has gone, or a drain ended its socket.
-				refuse(w, http.StatusBadGateway, "the connection was ended")
-			case trajectory && s.allowed(r):
-				s.log.Warn("pack a trajectory in place of the agent-server", "conversation", id, "error", err)
-				s.serveTrajectory(w, r, id)
-			case isRefused(err):
-				s.down(w)
-			default:
-				s.log.Warn("pass a request on", "method", r.Method, "path", r.URL.Path, "error", err)
-				refuse(w, http.StatusBadGateway, "the agent-server in this box broke off its answer")
-			}
-		},
+		ErrorHandler: s.failed,
+		ErrorLog:     slog.NewLogLogger(s.log.Handler(), slog.LevelWarn),
+	}
+}
+
+// asWritten returns the path of a request as its sender wrote it: parsed and
+// written again, some characters would be escaped that were not. It does not
+// return one that would be read as a host.
+func asWritten(r *http.Request) (target string, ok bool) {
+	target, _, _ = strings.Cut(r.RequestURI, "?")
+	if !strings.HasPrefix(target, "/") || strings.HasPrefix(target, "//") {
+		return "", false
+	}
+	parsed, err := url.ParseRequestURI(target)
+	return target, err == nil && parsed.Path == r.URL.Path
+}
+
+// failed answers for an agent-server that broke off before it answered.
+func (s *Server) failed(w http.ResponseWriter, r *http.Request, err error) {
+	body, _ := r.Context().Value(callerBodyKey{}).(*callerBody)
+	switch {
+	case body != nil && body.broken.Load():
+		refuse(w, http.StatusBadRequest, "the body could not be read")
+	case errors.Is(err, context.Canceled):
+		// The caller has gone, or a drain ended its socket.
+		refuse(w, http.StatusBadGateway, "the connection was ended")
+	case isRefused(err):
+		s.down(w)
+	default:
+		s.log.Warn("pass a request on", "method", r.Method, "path", r.URL.Path, "error", err)
+		refuse(w, http.StatusBadGateway, "the agent-server in this box broke off its answer")
 	}
 }
 
@@ -173,8 +204,8 @@ func isRefused(err error) bool {
 	return ok && op.Op == "dial"
 }
 
-func isInfo(r *http.Request) bool {
-	return r.Method == http.MethodGet && r.URL.Path == "/server_info"
+func (s *Server) isInfo(r *http.Request) bool {
+	return r.Method == http.MethodGet && (r.URL.Path == "/server_info" || r.URL.Path == s.opts.RootPath+"/server_info")
 }
 
 // addCapabilities adds ours to the list in a server_info and leaves every other

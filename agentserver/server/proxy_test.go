@@ -302,56 +302,39 @@ func TestTheGateLetsReadsThroughAndCountsWork(t *testing.T) {
 	await(t, "the work to end", func() bool { return inFlight() == 0 })
 }
 
-func TestDownloadsOfOneConversationTakeTurns(t *testing.T) {
+func TestATrajectoryNeedsNoAgentServer(t *testing.T) {
 	t.Parallel()
-	var now, most atomic.Int32
-	address, _, _ := front(t, func(w http.ResponseWriter, _ *http.Request) {
-		most.Store(max(most.Load(), now.Add(1)))
-		defer now.Add(-1)
-		w.Header().Set("Content-Length", "4")
-		_, _ = io.WriteString(w, "zip!")
-	}, "")
-	done := make(chan string, 100)
-	for range cap(done) {
-		go func() {
-			response, err := keyless(t, http.MethodGet, address+"/api/file/download-trajectory/"+strings.Repeat("a", 32), nil)
-			if err != nil {
-				done <- err.Error()
-				return
-			}
-			defer response.Body.Close()
-			text, err := io.ReadAll(response.Body)
-			done <- fmt.Sprint(string(text), err)
-		}()
-	}
-	for range cap(done) {
-		require.Equal(t, "zip!<nil>", <-done)
-	}
-	require.EqualValues(t, 1, most.Load())
-}
-
-func TestATrajectoryComesFromTheDiskWhenTheAgentServerCannot(t *testing.T) {
-	t.Parallel()
+	asked := atomic.Int32{}
 	address, root, up := front(t, func(w http.ResponseWriter, _ *http.Request) {
-		w.WriteHeader(http.StatusInternalServerError)
-		_, _ = io.WriteString(w, `{"detail":"Internal Server Error","exception":"500: No space left on device"}`)
+		asked.Add(1)
+		w.WriteHeader(http.StatusInsufficientStorage)
 	}, "")
 	id, err := agentservertest.WriteConversation(filepath.Join(root, "conversations"), agentservertest.Conversation{Events: []agentservertest.Event{{Text: "x"}}})
 	require.NoError(t, err)
-	for range 2 {
-		status, text, _ := ask(t, http.MethodGet, address+"/api/file/download-trajectory/"+id, "")
-		require.Equal(t, http.StatusOK, status)
+	own := address + "/api/file/download-trajectory/" + id
+	var first string
+	for _, path := range []string{own, own, strings.Replace(own, id, "{"+agentservertest.Dashed(id)+"}", 1), address + "/api/conversations/" + id + "/file/download-trajectory/" + agentservertest.Dashed(id)} {
+		status, text, _ := ask(t, http.MethodGet, path, "")
+		require.Equal(t, http.StatusOK, status, path)
 		archive, err := zip.NewReader(strings.NewReader(text), int64(len(text)))
 		require.NoError(t, err)
 		require.Len(t, archive.File, 5)
+		if first != "" {
+			require.Equal(t, first, text)
+		}
+		first = text
 		up.down.Store(true)
 	}
-	response, err := keyless(t, http.MethodGet, address+"/api/file/download-trajectory/"+id, nil)
+	response, err := keyless(t, http.MethodGet, own, nil)
 	require.NoError(t, err)
 	response.Body.Close()
 	require.Equal(t, http.StatusUnauthorized, response.StatusCode, "not without the key")
+	require.Zero(t, asked.Load(), "the agent-server would need room on the disk")
 	status, _, _ := ask(t, http.MethodGet, address+"/api/conversations/count", "")
 	require.Equal(t, http.StatusServiceUnavailable, status)
+	up.down.Store(false)
+	status, _, _ = ask(t, http.MethodGet, address+"/api/conversations/"+strings.Repeat("b", 32)+"/file/download-trajectory/"+id, "")
+	require.Equal(t, http.StatusInsufficientStorage, status, "another conversation's is the agent-server's to refuse")
 }
 
 func TestAnAnswerThatBreaksOffStaysBrokenOff(t *testing.T) {
@@ -362,26 +345,11 @@ func TestAnAnswerThatBreaksOffStaysBrokenOff(t *testing.T) {
 		_ = http.NewResponseController(w).Flush()
 		panic(http.ErrAbortHandler)
 	}, "")
-	for _, path := range []string{"/api/file/download-trajectory/" + strings.Repeat("a", 32), "/api/other"} {
-		response, err := keyless(t, http.MethodGet, address+path, nil)
-		require.NoError(t, err)
-		_, err = io.ReadAll(response.Body)
-		response.Body.Close()
-		require.ErrorIs(t, err, io.ErrUnexpectedEOF)
-	}
-	// The turn of the broken download was given back.
-	done := make(chan struct{})
-	go func() {
-		defer close(done)
-		if response, err := keyless(t, http.MethodGet, address+"/api/file/download-trajectory/"+strings.Repeat("a", 32), nil); err == nil {
-			response.Body.Close()
-		}
-	}()
-	select {
-	case <-done:
-	case <-time.After(10 * time.Second):
-		require.Fail(t, "the turn was kept")
-	}
+	response, err := keyless(t, http.MethodGet, address+"/api/other", nil)
+	require.NoError(t, err)
+	defer response.Body.Close()
+	_, err = io.ReadAll(response.Body)
+	require.ErrorIs(t, err, io.ErrUnexpectedEOF)
 }
 
 func TestUseFallsBackToTheDisk(t *testing.T) {

@@ -27,11 +27,21 @@ const (
 	tokenRest = 60
 )
 
-// redactJSON copies JSON from r to w with credentials masked; all other bytes
-// stay as they are. It needs little memory, whatever the size of a value. The
-// input must be valid: use redactText for the rest.
+// redactJSON copies JSON documents from r to w with credentials masked; all
+// other bytes stay as they are. It needs little memory, whatever the size of a
+// value. Input that is no JSON ends it with errNotJSON, before anything of the
+// block with the fault is written.
 func redactJSON(w io.Writer, r io.Reader) error {
-	d := redactor{in: bufio.NewReaderSize(r, 64<<10), out: bufio.NewWriterSize(w, 64<<10)}
+	d := redactor{in: bufio.NewReaderSize(&checkedJSON{r: r}, 64<<10), out: bufio.NewWriterSize(w, 64<<10)}
+	return d.copy()
+}
+
+type redactor struct {
+	in  *bufio.Reader
+	out *bufio.Writer
+}
+
+func (d *redactor) copy() error {
 	var last string // the text before, which is a key when ":" follows
 	known, hide := false, false
 	for {
@@ -64,11 +74,6 @@ func redactJSON(w io.Writer, r io.Reader) error {
 	}
 }
 
-type redactor struct {
-	in  *bufio.Reader
-	out *bufio.Writer
-}
-
 // maxKey is longer than any key of secretFields, every character escaped.
 const maxKey = 256
 
@@ -86,6 +91,9 @@ func (d *redactor) text(hide bool) (value string, short bool, err error) {
 	}
 	name := key{}
 	for {
+		if err := d.plain(&name); err != nil {
+			return "", false, err
+		}
 		b, err := d.in.ReadByte()
 		if err != nil {
 			return "", false, cutOff(err)
@@ -118,6 +126,23 @@ func (d *redactor) text(hide bool) (value string, short bool, err error) {
 		}
 		name.add(b)
 	}
+}
+
+// plain copies what is buffered up to the next byte that means something.
+func (d *redactor) plain(name *key) error {
+	ahead, _ := d.in.Peek(d.in.Buffered())
+	n := 0
+	for n < len(ahead) && ahead[n] != '"' && ahead[n] != '\\' && ahead[n] != tokenStart[0] {
+		n++
+	}
+	for _, b := range ahead[:min(n, maxKey+1)] {
+		name.add(b)
+	}
+	if _, err := d.out.Write(ahead[:n]); err != nil {
+		return err
+	}
+	_, err := d.in.Discard(n)
+	return err
 }
 
 // key collects a string as it is written, as long as it can be a key.
@@ -255,20 +280,5 @@ func redactText(w io.Writer, r io.Reader) error {
 			return nil
 		}
 		held = append([]byte(nil), held[len(ready):]...)
-	}
-}
-
-// validJSON reports whether r holds nothing but JSON documents.
-func validJSON(r io.Reader) bool {
-	decoder := json.NewDecoder(r)
-	for {
-		var skip json.RawMessage
-		err := decoder.Decode(&skip)
-		if errors.Is(err, io.EOF) {
-			return true
-		}
-		if err != nil {
-			return false
-		}
 	}
 }

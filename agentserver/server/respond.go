@@ -1,6 +1,7 @@
 package server
 
 import (
+	"bytes"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -53,7 +54,17 @@ type fault struct {
 	Input any    `json:"input"`
 }
 
+func refuseAs(w http.ResponseWriter, f fault) {
+	writeJSON(w, http.StatusUnprocessableEntity, map[string]any{"detail": []fault{f}})
+}
+
+// refuseField answers 422 for a value that is not accepted. Input is what was
+// given, as far as it can be shown: a value that could be a secret is nil.
 func refuseField(w http.ResponseWriter, where, field, text string, input any) {
+	refuseAs(w, fault{Type: "value_error", Loc: locOf(where, field), Msg: text, Input: input})
+}
+
+func locOf(where, field string) []any {
 	loc := []any{where}
 	for step := range strings.FieldsFuncSeq(field, func(r rune) bool { return r == '.' || r == '[' || r == ']' }) {
 		if n, err := strconv.Atoi(step); err == nil {
@@ -62,7 +73,7 @@ func refuseField(w http.ResponseWriter, where, field, text string, input any) {
 			loc = append(loc, step)
 		}
 	}
-	writeJSON(w, http.StatusUnprocessableEntity, map[string]any{"detail": []fault{{Type: "value_error", Loc: loc, Msg: text, Input: input}}})
+	return loc
 }
 
 // refuseError answers an error of ours by its class.
@@ -104,36 +115,46 @@ func decode(w http.ResponseWriter, r *http.Request, out any) bool {
 		refuse(w, http.StatusBadRequest, "the body could not be read")
 		return false
 	}
-	decoder := json.NewDecoder(strings.NewReader(string(text)))
+	if len(text) == 0 {
+		refuseAs(w, fault{Type: "missing", Loc: []any{"body"}, Msg: "Field required"})
+		return false
+	}
+	decoder := json.NewDecoder(bytes.NewReader(text))
 	decoder.DisallowUnknownFields()
 	err = decoder.Decode(out)
 	if err == nil {
 		if _, more := decoder.Token(); !errors.Is(more, io.EOF) {
-			refuseField(w, "body", "", "one JSON object is expected, and nothing after it", nil)
+			refuseAs(w, fault{Type: "json_invalid", Loc: []any{"body", decoder.InputOffset()}, Msg: "one JSON object is expected, and nothing after it", Input: map[string]any{}})
 			return false
 		}
 		return true
 	}
 	if wrong, ok := errors.AsType[*json.UnmarshalTypeError](err); ok {
-		refuseField(w, "body", wrong.Field, "must be a "+plainType(wrong.Type.Kind().String())+", not a "+wrong.Value, nil)
+		kind, name := plainType(wrong.Type.Kind().String())
+		refuseAs(w, fault{Type: name, Loc: locOf("body", wrong.Field), Msg: "must be a " + kind + ", not a " + wrong.Value})
 		return false
 	}
 	if name, ok := strings.CutPrefix(err.Error(), `json: unknown field "`); ok {
-		refuseField(w, "body", strings.TrimSuffix(name, `"`), "is not a field of this request", nil)
+		refuseAs(w, fault{Type: "extra_forbidden", Loc: locOf("body", strings.TrimSuffix(name, `"`)), Msg: "is not a field of this request"})
 		return false
 	}
-	refuseField(w, "body", "", "is not a JSON object", nil)
+	at := len(text) // where it breaks off
+	if wrong, ok := errors.AsType[*json.SyntaxError](err); ok {
+		at = int(wrong.Offset) - 1
+	}
+	refuseAs(w, fault{Type: "json_invalid", Loc: []any{"body", at}, Msg: "is not a JSON object", Input: map[string]any{}})
 	return false
 }
 
-func plainType(kind string) string {
+// plainType names a type for people, and as the agent-server names its fault.
+func plainType(kind string) (plain, name string) {
 	switch kind {
 	case "float64", "int", "int64":
-		return "number"
+		return "number", "float_type"
 	case "slice":
-		return "list"
+		return "list", "list_type"
 	case "struct":
-		return "object"
+		return "object", "dict_type"
 	}
-	return kind
+	return kind, kind + "_type"
 }

@@ -10,6 +10,7 @@ import (
 	"io"
 	"maps"
 	"net/http"
+	"net/url"
 	"os"
 	"strings"
 	"time"
@@ -105,14 +106,15 @@ func (s *Server) refuseOff(w http.ResponseWriter, rule box.Retention) bool {
 }
 
 // passWatched hands a request to the agent-server and does what has to follow on
-// its answer. ok is false for a request that nothing follows on.
-func (s *Server) passWatched(w http.ResponseWriter, r *http.Request) (ok bool) {
-	place := strings.TrimSuffix(strings.Replace(r.URL.Path, "/_docker/", "/", 1), "/")
+// its answer; as is its target below the agent-server's public path. ok is false
+// for a request that nothing follows on.
+func (s *Server) passWatched(w http.ResponseWriter, r *http.Request, as *url.URL) (ok bool) {
+	place := strings.TrimSuffix(strings.Replace(as.Path, "/_docker/", "/", 1), "/")
 	if r.Method == http.MethodPost && place == conversationsPath {
 		s.create(w, r)
 		return true
 	}
-	to, named := targetOf(r)
+	to, named := targetOf(as)
 	if r.Method != http.MethodDelete || !named || to.elsewhere {
 		return false
 	}

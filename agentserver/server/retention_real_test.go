@@ -15,9 +15,6 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// agentServerVariable names a real agent-server's executable.
-const agentServerVariable = "BOXKEEPER_TEST_AGENT_SERVER"
-
 // realBoxd starts boxd in front of a real agent-server, and waits for it.
 func realBoxd(t *testing.T, root string) *boxd {
 	t.Helper()

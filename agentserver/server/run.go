@@ -9,10 +9,12 @@ import (
 	"log/slog"
 	"net"
 	"net/http"
+	"net/url"
 	"os"
 	"os/signal"
 	"path/filepath"
 	"runtime/debug"
+	"strconv"
 	"strings"
 	"sync"
 	"syscall"
@@ -23,8 +25,13 @@ import (
 	"github.com/openhands/boxkeeper/box"
 )
 
-// keyVariable holds the session key, ours and the agent-server's.
-const keyVariable = "OH_SESSION_API_KEYS_0"
+// keyVariable holds the session key, ours and the agent-server's; more may
+// follow under the next numbers.
+const (
+	keysVariable = "OH_SESSION_API_KEYS_"
+	keyVariable  = keysVariable + "0"
+	maxKeys      = 100
+)
 
 // The exit codes of Run.
 const (
@@ -44,6 +51,7 @@ type settings struct {
 	catalogue              *reclaim.Catalogue
 	budget                 reclaim.Budget
 	ownPasses              bool
+	more                   []box.Secret
 }
 
 // Run is the boxd program: it serves the box until ctx ends or a SIGTERM or
@@ -110,6 +118,10 @@ func parse(args []string, env func(string) string, help io.Writer) (settings, er
 		}
 	}
 	set.key = box.Secret(env(keyVariable))
+	// The agent-server takes these from the same environment.
+	for n := 1; n < maxKeys && env(keysVariable+strconv.Itoa(n)) != ""; n++ {
+		set.more = append(set.more, box.Secret(env(keysVariable+strconv.Itoa(n))))
+	}
 	if set.root == "" {
 		return set, errors.New("--root: name the box's directory")
 	}
@@ -182,6 +194,7 @@ func serve(ctx context.Context, set settings, env func(string) string, log *slog
 		return fmt.Errorf("remove the old address: %w", err)
 	}
 	sweep(set.root, log)
+	dropStaged(set.root)
 	reclaimer, err := reclaim.Open(set.root, reclaim.Options{Env: env, Log: log, Catalogue: set.catalogue, Budget: set.budget})
 	if err != nil {
 		return err
@@ -193,7 +206,7 @@ func serve(ctx context.Context, set settings, env func(string) string, log *slog
 	}
 	defer listener.Close()
 
-	opts := Options{Root: set.root, Key: set.key, BasePath: set.basePath, Reclaim: reclaimer, Log: log, Version: version()}
+	opts := Options{Root: set.root, Key: set.key, MoreKeys: set.more, BasePath: set.basePath, Reclaim: reclaimer, Log: log, Version: version()}
 	inner, end := context.WithCancel(ctx)
 	defer end()
 	var children sync.WaitGroup
@@ -211,6 +224,9 @@ func serve(ctx context.Context, set settings, env func(string) string, log *slog
 		server := &child{root: set.root, argv: set.argv, key: set.key, env: env, output: output, log: log}
 		server.state.State = "starting"
 		opts.Upstream = server
+		if public, err := url.Parse(env("OH_WEB_URL")); err == nil {
+			opts.RootPath = strings.TrimRight(public.Path, "/") // where the agent-server takes it from
+		}
 		children.Go(func() { server.keep(inner) })
 	}
 	defer children.Wait()

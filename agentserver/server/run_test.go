@@ -89,7 +89,12 @@ func startBoxd(t *testing.T, root string, args ...string) *boxd {
 
 func await(t *testing.T, what string, done func() bool) {
 	t.Helper()
-	for deadline := time.Now().Add(30 * time.Second); !done(); time.Sleep(10 * time.Millisecond) {
+	awaitFor(t, 30*time.Second, what, done)
+}
+
+func awaitFor(t *testing.T, most time.Duration, what string, done func() bool) {
+	t.Helper()
+	for deadline := time.Now().Add(most); !done(); time.Sleep(10 * time.Millisecond) {
 		require.True(t, time.Now().Before(deadline), "waited in vain for %s", what)
 	}
 }
@@ -100,6 +105,9 @@ func ask(t *testing.T, method, url, body string) (status int, answer string, hea
 	request, err := http.NewRequestWithContext(t.Context(), method, url, strings.NewReader(body))
 	require.NoError(t, err)
 	request.Header.Set("X-Session-API-Key", key)
+	if body != "" {
+		request.Header.Set("Content-Type", "application/json")
+	}
 	response, err := http.DefaultTransport.RoundTrip(request)
 	require.NoError(t, err)
 	defer response.Body.Close()

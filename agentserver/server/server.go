@@ -6,11 +6,12 @@ import (
 	"crypto/subtle"
 	"io"
 	"log/slog"
+	"maps"
 	"net/http"
 	"net/url"
 	"path/filepath"
+	"slices"
 	"strings"
-	"sync"
 	"time"
 
 	"github.com/openhands/boxkeeper/agentserver"
@@ -33,9 +34,14 @@ type Options struct {
 	// Key is what requests must carry in X-Session-API-Key; empty lets
 	// everybody in.
 	Key box.Secret
+	// MoreKeys are accepted like Key, none of them empty.
+	MoreKeys []box.Secret
 	// BasePath is a path prefix under which everything is served, such as
 	// "/box-1"; empty for none.
 	BasePath string
+	// RootPath is a path prefix that the agent-server takes off by itself; with it
+	// or without, a path means the same. Empty for none.
+	RootPath string
 	Upstream Upstream // nil serves the read side from disk
 	// Reclaim measures and frees the disk; the caller closes it.
 	Reclaim *reclaim.Reclaimer
@@ -59,22 +65,27 @@ type Server struct {
 	history history
 	storage *storage
 	gate    *gate
-	imports sync.Mutex
+	imports lockMap // one import of a conversation at a time
 	turns   lockMap // one trajectory of a conversation at a time
 	creates lockMap // one making of a conversation at a time
-	started time.Time
-	proxy   http.Handler
-	asks    *http.Client // our own questions to the agent-server
 	work    *workspace.Workspace
 	looks   chan struct{} // held while the workspace is looked through
+	// patience is how long the other side of a download or an import may do
+	// nothing: it holds the turn of its conversation.
+	patience time.Duration
+	started  time.Time
+	proxy    http.Handler
+	asks     *http.Client // our own questions to the agent-server
+	relays   *http.Client // a caller\'s, whose answers we add to
+	origins  origins
 }
 
 // New returns a handler.
 func New(opts Options) *Server {
 	s := &Server{
 		opts: opts, log: opts.Log,
-		history: history{dir: filepath.Join(opts.Root, "conversations")},
-		gate:    newGate(), started: time.Now(),
+		history: history{dir: filepath.Join(opts.Root, conversationsDir), imported: filepath.Join(opts.Root, importedDir)},
+		gate:    newGate(), started: time.Now(), patience: time.Minute,
 	}
 	s.storage = newStorage(opts, s.history, s.started)
 	s.work, s.looks = newWorkspace(opts), make(chan struct{}, 1)
@@ -84,10 +95,10 @@ func New(opts Options) *Server {
 	if opts.Upstream != nil {
 		transport := newTransport()
 		s.proxy = s.newProxy(transport)
-		s.asks = &http.Client{
-			Transport: transport, Timeout: 10 * time.Second,
-			CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse },
-		}
+		s.origins.known = map[string]http.Header{}
+		asIs := func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse }
+		s.asks = &http.Client{Transport: transport, Timeout: 10 * time.Second, CheckRedirect: asIs}
+		s.relays = &http.Client{Transport: transport, Timeout: 2 * time.Minute, CheckRedirect: asIs}
 	}
 	return s
 }
@@ -103,15 +114,17 @@ func (s *Server) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		}
 		r = inner
 	}
-	if methods := s.own(r.URL.Path); methods != nil {
-		switch handle := methods[r.Method]; {
-		case !s.allowed(r):
-			refuse(w, http.StatusUnauthorized, "Unauthorized")
-		case handle == nil:
-			refuse(w, http.StatusMethodNotAllowed, "Method Not Allowed")
-		default:
-			handle(w, r)
+	given := r
+	if s.opts.RootPath != "" {
+		if inner, ok := below(s.opts.RootPath, r); ok {
+			r = inner
 		}
+	}
+	if methods := s.own(r.URL.Path); methods != nil {
+		s.serveOwn(w, r, methods)
+		return
+	}
+	if s.serveImported(w, r) {
 		return
 	}
 	if s.serveArchived(w, r) {
@@ -123,7 +136,11 @@ func (s *Server) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	}
 	defer leave()
 	if s.proxy != nil {
-		if s.passWatched(w, r) {
+		// The agent-server gets the target as it was written; ours is without its
+		// public path.
+		as := r.URL
+		r.URL, r.RequestURI = given.URL, given.RequestURI
+		if s.passWatched(w, r, as) {
 			return
 		}
 		s.pass(w, r)
@@ -134,6 +151,28 @@ func (s *Server) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 
 // handlers are the methods of one path.
 type handlers map[string]http.HandlerFunc
+
+// serveOwn answers a request for a path of ours, in upstream's order: is it a
+// method of this path, is the key right, is the request.
+func (s *Server) serveOwn(w http.ResponseWriter, r *http.Request, methods handlers) {
+	if r.Header.Get("Origin") != "" && s.opts.Upstream != nil {
+		if r.Method == http.MethodOptions && r.Header.Get("Access-Control-Request-Method") != "" {
+			s.pass(w, r) // what a browser asks first is answered for every path alike
+			return
+		}
+		s.addOrigin(w, r)
+	}
+	handle := methods[r.Method]
+	switch {
+	case handle == nil:
+		w.Header().Set("Allow", strings.Join(slices.Sorted(maps.Keys(methods)), ", "))
+		refuse(w, http.StatusMethodNotAllowed, "Method Not Allowed")
+	case !s.allowed(r):
+		refuse(w, http.StatusUnauthorized, "Unauthorized")
+	default:
+		handle(w, r)
+	}
+}
 
 // own returns what is ours at this path, nil when nothing is.
 func (s *Server) own(path string) handlers {
@@ -157,6 +196,9 @@ func (s *Server) own(path string) handlers {
 	if name, ok := strings.CutPrefix(path, historyPath); ok && name != "" && !strings.Contains(name, "/") {
 		return handlers{http.MethodPut: withID(name, s.putHistory)}
 	}
+	if name, ok := trajectoryOf(path); ok {
+		return handlers{http.MethodGet: withID(name, s.getTrajectory)}
+	}
 	return nil
 }
 
@@ -172,15 +214,13 @@ func below(base string, r *http.Request) (*http.Request, bool) {
 		inner.URL.Path = "/"
 	}
 	inner.URL.RawPath = strings.TrimPrefix(r.URL.RawPath, base)
+	inner.RequestURI = strings.TrimPrefix(r.RequestURI, base)
 	return inner, true
 }
 
 // allowed reports whether a request carries the key.
 func (s *Server) allowed(r *http.Request) bool {
-	if s.opts.Key == "" {
-		return true
-	}
-	return s.isKey(r.Header.Get("X-Session-API-Key"))
+	return s.opts.Key == "" || s.isKey(r.Header.Get("X-Session-API-Key"))
 }
 
 // counted reports whether a request may be counted as work: not those that the
@@ -190,21 +230,22 @@ func (s *Server) counted(r *http.Request) bool {
 }
 
 func (s *Server) isKey(given string) bool {
-	a, b := sha256.Sum256([]byte(given)), sha256.Sum256([]byte(s.opts.Key.Reveal()))
-	return subtle.ConstantTimeCompare(a[:], b[:]) == 1
+	is := 0
+	for _, key := range append([]box.Secret{s.opts.Key}, s.opts.MoreKeys...) {
+		a, b := sha256.Sum256([]byte(given)), sha256.Sum256([]byte(key.Reveal()))
+		is |= subtle.ConstantTimeCompare(a[:], b[:])
+	}
+	return is == 1
 }
 
 // capabilities are the promises that we add to server_info.
 func (s *Server) capabilities() []string {
-	out := []string{agentserver.CapabilityStorageStatus, agentserver.CapabilityUse, agentserver.CapabilityDrain}
+	out := []string{agentserver.CapabilityStorageStatus, agentserver.CapabilityUse, agentserver.CapabilityDrain, agentserver.CapabilityHistoryImport}
 	if s.opts.Reclaim.Supported() {
 		out = append(out, agentserver.CapabilityStorageReclaim, agentserver.CapabilityUnsaved, agentserver.CapabilityExport)
 	}
 	if s.opts.Keeping != nil {
 		out = append(out, agentserver.CapabilityRetention)
-	}
-	if s.opts.Upstream == nil {
-		out = append(out, agentserver.CapabilityHistoryImport)
 	}
 	return out
 }

@@ -2,116 +2,230 @@ package server
 
 import (
 	"archive/zip"
+	"bytes"
 	"context"
 	"errors"
 	"fmt"
 	"io"
 	"io/fs"
+	"net/http"
 	"os"
 	"path"
+	"slices"
 	"strings"
 	"time"
+
+	"github.com/klauspost/compress/flate"
 )
 
-// largeJSON is more than is checked for validity in memory; larger files are
-// redacted both ways.
-const largeJSON = 64 << 20
+const (
+	trajectoryPath = "/api/file/download-trajectory/"
+	// wholeJSON is how much of a file is checked and redacted in one read. Larger
+	// ones are read twice.
+	wholeJSON = 1 << 20
+)
 
-// zip writes the history of a conversation to w, entries rooted at its id. The
-// same history gives the same bytes. What is no regular file is left out, and
-// so are locks and leases, which say nothing to a reader; an event that cannot
-// be read is an error.
-func (h history) zip(ctx context.Context, id string, w io.Writer) error {
-	root, err := os.OpenRoot(h.dir)
-	if err != nil {
-		return fmt.Errorf("open the conversations: %w", err)
+// trajectoryOf returns the name of the conversation whose download a path asks
+// for: of the whole box's path, or of a conversation's own.
+func trajectoryOf(place string) (name string, ok bool) {
+	if name, ok = strings.CutPrefix(place, trajectoryPath); ok {
+		return name, name != "" && !strings.Contains(name, "/")
 	}
-	defer root.Close()
-	archive := zip.NewWriter(w)
-	if err := pack(ctx, root, archive, id, id, 0); err != nil {
-		return err
+	rest, ok := strings.CutPrefix(place, underConversations)
+	if !ok {
+		return "", false
 	}
-	return archive.Close()
+	scope, rest, _ := strings.Cut(rest, "/")
+	name, ok = strings.CutPrefix("/api/"+rest, trajectoryPath)
+	if !ok {
+		return "", false
+	}
+	// What is not the scope's own is the agent-server's to refuse.
+	of, valid := shortID(scope)
+	id, same := shortID(name)
+	return name, valid && same && of == id
 }
 
-func pack(ctx context.Context, root *os.Root, archive *zip.Writer, id, dir string, depth int) error {
-	if err := ctx.Err(); err != nil {
+// getTrajectory streams the history of a conversation as a zip, in turn with
+// other downloads of it. It needs no room on the disk and no agent-server. When
+// packing fails the connection is broken off, so that a part never passes for
+// the whole.
+func (s *Server) getTrajectory(w http.ResponseWriter, r *http.Request, id string) {
+	leave, err := s.turns.lock(r.Context(), id)
+	if err != nil {
+		return // the caller has gone
+	}
+	defer leave()
+	dir, err := s.history.open(id)
+	switch {
+	case errors.Is(err, fs.ErrNotExist):
+		refuse(w, http.StatusNotFound, "Conversation not found")
+		return
+	case err != nil:
+		refuse(w, http.StatusInternalServerError, "the conversation cannot be read")
+		return
+	}
+	defer dir.Close()
+	w.Header().Set("Content-Type", "application/octet-stream")
+	w.Header().Set("Content-Disposition", `attachment; filename="`+id+`.zip"`)
+	control := http.NewResponseController(w)
+	if err := pack(r.Context(), dir, id, &patientWriter{w, control, s.patience}); err != nil {
+		s.log.Warn("pack a trajectory", "conversation", id, "error", err)
+		panic(http.ErrAbortHandler)
+	}
+	_ = control.SetWriteDeadline(time.Time{}) // for what comes next on the connection
+}
+
+// patientWriter gives every write its time.
+type patientWriter struct {
+	w        io.Writer
+	control  *http.ResponseController
+	patience time.Duration
+}
+
+func (p *patientWriter) Write(b []byte) (int, error) {
+	_ = p.control.SetWriteDeadline(time.Now().Add(p.patience)) // a writer without one waits
+	return p.w.Write(b)
+}
+
+// packer writes one history as a zip.
+type packer struct {
+	ctx     context.Context //nolint:containedctx // one download's life
+	archive *zip.Writer
+	whole   bytes.Buffer
+}
+
+// pack writes the history of a conversation to w, entries rooted at its id. The
+// same history gives the same bytes. What is no regular file is left out, and
+// so are locks and leases, which say nothing to a reader; an event that cannot
+// be read is an error. Of a history that grows meanwhile it holds the events up
+// to some moment, without a gap.
+func pack(ctx context.Context, dir *os.Root, id string, w io.Writer) error {
+	p := packer{ctx: ctx, archive: zip.NewWriter(w)}
+	var deflater *flate.Writer // one file is packed at a time
+	p.archive.RegisterCompressor(zip.Deflate, func(w io.Writer) (io.WriteCloser, error) {
+		if deflater == nil {
+			var err error
+			deflater, err = flate.NewWriter(w, flate.DefaultCompression)
+			return deflater, err
+		}
+		deflater.Reset(w)
+		return deflater, nil
+	})
+	if err := p.dir(dir, id, 0); err != nil {
+		return err
+	}
+	return p.archive.Close()
+}
+
+func (p *packer) dir(dir *os.Root, name string, depth int) error {
+	if err := p.ctx.Err(); err != nil {
 		return err
 	}
 	if depth > maxDepth {
-		return fmt.Errorf("%s is nested too deep", id)
+		return fmt.Errorf("%s is nested too deep", name)
 	}
-	entries, err := readDir(root, dir)
+	entries, err := readDir(dir, ".")
+	if err == nil && depth == 1 && path.Base(name) == "events" {
+		entries, err = settled(dir, entries)
+	}
 	if err != nil {
 		return err
 	}
-	if _, err := archive.CreateHeader(header(dir+"/", fs.ModeDir|0o700, zip.Store)); err != nil {
+	if _, err := p.archive.CreateHeader(header(name+"/", fs.ModeDir|0o700, zip.Store)); err != nil {
 		return err
 	}
 	for _, entry := range entries {
-		name := path.Join(dir, entry.Name())
+		inner := name + "/" + entry.Name()
 		switch {
-		case leftOut(entry.Name()), dir == id && entry.Name() == "acp":
+		case leftOut(entry.Name()), depth == 0 && entry.Name() == "acp":
 		case entry.IsDir():
-			if err := pack(ctx, root, archive, id, name, depth+1); err != nil {
+			if err := p.below(dir, entry.Name(), inner, depth+1); err != nil {
 				return err
 			}
 		case entry.Type().IsRegular():
-			if err := packFile(ctx, root, archive, name); err != nil {
-				return fmt.Errorf("pack %s: %w", name, err)
+			if err := p.file(dir, entry.Name(), inner); err != nil {
+				return fmt.Errorf("pack %s: %w", inner, err)
 			}
 		}
 	}
 	return nil
 }
 
-// leftOut says which names are not part of a history: locks, leases and files
-// that are still being written.
-func leftOut(name string) bool {
-	return name == "owner_lease.json" || strings.HasSuffix(name, ".lock") || strings.HasSuffix(name, ".tmp")
+func (p *packer) below(dir *os.Root, entry, inner string, depth int) error {
+	sub, err := openDir(dir, entry)
+	if errors.Is(err, fs.ErrNotExist) && entry != "events" {
+		return nil // removed meanwhile
+	}
+	if err != nil {
+		return err
+	}
+	defer sub.Close()
+	return p.dir(sub, inner, depth)
 }
 
-func packFile(ctx context.Context, root *os.Root, archive *zip.Writer, name string) error {
-	var file *os.File
-	var err error
-	for range 10 {
-		if file, err = openFile(root, name); !errors.Is(err, errChanged) {
-			break
-		}
+// settled lists events again and returns those that are no newer than the
+// newest of the first list. A list that is made while events are written may
+// lack one and hold a later one; by the second time those are all there.
+func settled(dir *os.Root, first []fs.DirEntry) ([]fs.DirEntry, error) {
+	newest := -1
+	for _, entry := range first {
+		newest = max(newest, indexOf(entry.Name()))
 	}
-	if errors.Is(err, fs.ErrNotExist) && !eventForm.MatchString(path.Base(name)) {
+	again, err := readDir(dir, ".")
+	return slices.DeleteFunc(again, func(entry fs.DirEntry) bool { return indexOf(entry.Name()) > newest }), err
+}
+
+// leftOut says which names are not part of a history: locks, leases, counts
+// that are kept beside it, and files that are still being written.
+func leftOut(name string) bool {
+	return name == "owner_lease.json" || strings.HasSuffix(name, ".lock") || strings.HasSuffix(name, ".tmp") ||
+		strings.HasPrefix(name, ".eventlog-len-")
+}
+
+// file packs one file. One that is replaced meanwhile is packed as it was or as
+// it is, never in between.
+func (p *packer) file(dir *os.Root, entry, inner string) error {
+	file, err := openAgain(dir, entry)
+	if errors.Is(err, fs.ErrNotExist) && !eventForm.MatchString(entry) {
 		return nil
 	}
 	if err != nil {
 		return err
 	}
 	defer file.Close()
-	entry, err := archive.CreateHeader(header(name, 0o600, zip.Deflate))
+	to, err := p.archive.CreateHeader(header(inner, 0o600, zip.Deflate))
 	if err != nil {
 		return err
 	}
-	source := &reader{ctx: ctx, file: file}
-	if suffix := strings.ToLower(path.Ext(name)); suffix != ".json" && suffix != ".jsonl" {
-		_, err = io.Copy(entry, source)
+	source := &reader{ctx: p.ctx, file: file}
+	if suffix := strings.ToLower(path.Ext(entry)); suffix != ".json" && suffix != ".jsonl" {
+		_, err = io.Copy(to, source)
 		return err
 	}
-	info, err := file.Stat()
-	if err != nil {
+	p.whole.Reset()
+	if _, err := io.CopyN(&p.whole, source, wholeJSON); errors.Is(err, io.EOF) {
+		// What was checked is what is packed.
+		var check jsonChecker
+		if check.write(p.whole.Bytes()) && check.complete() {
+			return redactJSON(to, &p.whole)
+		}
+		return redactText(to, &p.whole)
+	} else if err != nil {
 		return err
 	}
-	if info.Size() > largeJSON {
-		through, in := io.Pipe()
-		go func() { in.CloseWithError(redactText(in, source)) }()
-		return errors.Join(redactText(entry, through), through.Close())
+	size, checked := io.Copy(io.Discard, &checkedJSON{r: io.MultiReader(&p.whole, source)})
+	if checked != nil && !errors.Is(checked, errNotJSON) {
+		return checked
 	}
-	valid := validJSON(source)
 	if _, err := file.Seek(0, io.SeekStart); err != nil {
 		return err
 	}
-	if !valid {
-		return redactText(entry, source)
+	if checked != nil {
+		return redactText(to, source)
 	}
-	return redactJSON(entry, source)
+	// Lines that were added since are not part of it.
+	return redactJSON(to, io.LimitReader(source, size))
 }
 
 // header gives entries one fixed time, so that the archive depends on the
