@@ -7,13 +7,8 @@ import (
 	"strconv"
 	"time"
 
-	"github.com/openhands/boxkeeper/agentserver/idlelock"
-	"github.com/openhands/boxkeeper/agentserver/reclaim"
 	"github.com/openhands/boxkeeper/agentserver/retention"
-	ondisk "github.com/openhands/boxkeeper/agentserver/storage"
-	"github.com/openhands/boxkeeper/agentserver/storage/dockerruntime"
 	"github.com/openhands/boxkeeper/agentserver/storage/housekeeping"
-	"github.com/openhands/boxkeeper/agentserver/storage/sharedworkspace"
 	"github.com/openhands/boxkeeper/box"
 )
 
@@ -67,29 +62,13 @@ func housekeep(ctx context.Context, keeper *housekeeping.Keeper, log *slog.Logge
 	}
 }
 
-// layoutsOf returns how conversations may lie in a box. Both look at what is
-// there, so that a box whose agent-server runs them in both ways is whole.
-func layoutsOf(root string, env func(string) string, write ondisk.Writer, server bool) []reclaim.Layout {
-	var why string
-	if server {
-		why = idlelock.NoLeases(env, root)
-	}
-	// A container is the sign there, whether leases are kept or not.
-	containers := dockerruntime.New(root, write, dockerruntime.Options{Container: dockerruntime.Containers("docker")})
-	return []reclaim.Layout{
-		containers,
-		containers.Forgotten(),
-		sharedworkspace.New(root, write, sharedworkspace.Options{Lock: idlelock.New(idlelock.Options{NoLeases: why})}),
-	}
-}
-
 // newKeeping returns what archives the conversations of a box.
-func newKeeping(set settings, layouts []reclaim.Layout, reclaimer *reclaim.Reclaimer, unsaved func(context.Context, string) (string, error), log *slog.Logger) *Keeping {
-	rules := retention.NewRules(set.root, reclaimer.WriteFile)
+func newKeeping(set settings, in *insides, log *slog.Logger) *Keeping {
+	rules := retention.NewRules(set.root, in.reclaimer.WriteFile)
 	opts := retention.Options{
-		Layouts: layouts, DefaultDays: set.retention.days, Unsaved: unsaved, Log: log,
+		Layouts: in.layouts, DefaultDays: set.retention.days, Unsaved: in.unsaved, Log: log,
 		Take: func(ctx context.Context, conversation string) error {
-			report, err := reclaimer.Do(ctx, box.ReclaimRequest{Tiers: []box.Tier{box.TierRuntime}, ConversationIDs: []string{conversation}})
+			report, err := in.reclaimer.Do(ctx, box.ReclaimRequest{Tiers: []box.Tier{box.TierRuntime}, ConversationIDs: []string{conversation}})
 			if err != nil {
 				return err
 			}

@@ -195,10 +195,11 @@ func serve(ctx context.Context, set settings, env func(string) string, log *slog
 	}
 	sweep(set.root, log)
 	dropStaged(set.root)
-	reclaimer, err := reclaim.Open(set.root, reclaim.Options{Env: env, Log: log, Catalogue: set.catalogue, Budget: set.budget})
+	in, err := assemble(set, env, log)
 	if err != nil {
 		return err
 	}
+	reclaimer := in.reclaimer
 	defer reclaimer.Close()
 	listener, err := net.Listen("tcp", set.listen) //nolint:noctx // local and instant
 	if err != nil {
@@ -213,9 +214,8 @@ func serve(ctx context.Context, set settings, env func(string) string, log *slog
 	if set.ownPasses {
 		children.Go(func() { maintain(inner, reclaimer.Pass, set.budget.Set(), log) })
 	}
-	layouts := layoutsOf(set.root, env, reclaimer.WriteFile, len(set.argv) > 0)
-	// Nothing judges unsaved work yet, so that what has a workspace stays.
-	opts.Keeping = newKeeping(set, layouts, reclaimer, nil, log)
+	opts.Keeping = newKeeping(set, in, log)
+	opts.Recreatable = in.recreatable
 	children.Go(func() { opts.Keeping.Keeper.Run(inner) })
 	left := housekeeping.New(set.root, housekeeping.Options{BashEvents: time.Duration(set.bashEventsDays * float64(24*time.Hour))})
 	children.Go(func() { housekeep(inner, left, log) })

@@ -45,9 +45,6 @@ type Options struct {
 	Upstream Upstream // nil serves the read side from disk
 	// Reclaim measures and frees the disk; the caller closes it.
 	Reclaim *reclaim.Reclaimer
-	// Retention returns how long a conversation keeps its runtime, as it takes
-	// effect, for the storage status; nil when nobody knows. It must not block.
-	Retention func(conversation string) *box.Retention
 	// Recreatable lists what can be made again in a directory of the box, paths
 	// relative to it with the rule for each; nil means nothing can.
 	Recreatable func(ctx context.Context, dir string) (map[string]string, error)

@@ -92,8 +92,12 @@ type storageLook struct {
 var errNobodyWaits = errors.New("nobody waits for the answer any more")
 
 func newStorage(opts Options, dir history, started time.Time) *storage {
+	var retention func(string) *box.Retention
+	if opts.Keeping != nil {
+		retention = opts.Keeping.Keeper.Effective
+	}
 	return &storage{
-		reclaim: opts.Reclaim, history: dir, retention: opts.Retention, started: started, bound: partBound,
+		reclaim: opts.Reclaim, history: dir, retention: retention, started: started, bound: partBound,
 		scanner: scan.New(opts.Root, scan.Options{Watch: watches}), states: map[string]stateMark{},
 	}
 }

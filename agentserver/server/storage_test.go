@@ -20,6 +20,7 @@ import (
 	"github.com/openhands/boxkeeper/agentserver"
 	"github.com/openhands/boxkeeper/agentserver/agentservertest"
 	"github.com/openhands/boxkeeper/agentserver/reclaim"
+	"github.com/openhands/boxkeeper/agentserver/retention"
 	"github.com/openhands/boxkeeper/agentserver/server"
 	"github.com/openhands/boxkeeper/box"
 )
@@ -69,6 +70,7 @@ type storageBox struct {
 	*server.Server
 	root, url string
 	layout    *fakeLayout
+	rules     *retention.Rules
 	client    *agentserver.Client
 	asked     atomic.Int32 // of the agent-server
 }
@@ -115,6 +117,8 @@ func newStorageBox(t *testing.T, n int, opts server.Options) *storageBox {
 	base, err := url.Parse(upstream.URL)
 	require.NoError(t, err)
 	opts.Root, opts.Key, opts.Reclaim, opts.Upstream = b.root, key, reclaimer, &behind{base: base}
+	b.rules = retention.NewRules(b.root, reclaimer.WriteFile)
+	opts.Keeping = &server.Keeping{Rules: b.rules, Keeper: retention.New(b.root, b.rules, retention.Options{})}
 	b.Server = server.New(opts)
 	b.SettleStorage(time.Minute)
 	web := httptest.NewServer(b.Server)
@@ -168,9 +172,10 @@ func (b *storageBox) allocated(t *testing.T, dir string, without ...string) int6
 
 func TestTheStatusTellsEachConversationByKindAndTier(t *testing.T) {
 	t.Parallel()
-	b := newStorageBox(t, 3, server.Options{Retention: func(id string) *box.Retention {
-		return &box.Retention{Mode: box.RetentionDays, Days: float64(id[31] - '0')}
-	}})
+	b := newStorageBox(t, 3, server.Options{})
+	for i := 1; i <= 3; i++ {
+		require.NoError(t, b.rules.Set(conversationID(i), box.Retention{Mode: box.RetentionDays, Days: float64(i)}))
+	}
 	b.layout.change(1, func(p *reclaim.Place) { p.Busy = "it is running" })
 	status := b.status(t)
 	require.Empty(t, status.Errors)
