@@ -37,6 +37,8 @@ type Boxes struct {
 	// Progress hears of transfers as they go; nil for nobody. It must return at
 	// once and may be called from several goroutines.
 	Progress func(workspace string, p exports.Progress)
+	// Transfers is shared by all instances of a process; nil bounds nothing.
+	Transfers Slots
 
 	proofs proofs
 }

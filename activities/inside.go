@@ -1,8 +1,12 @@
 package activities
 
 import (
+	"cmp"
 	"context"
 	"io"
+	"math"
+	"slices"
+	"strings"
 	"sync"
 	"time"
 
@@ -150,14 +154,30 @@ func (b *Boxes) Reclaim(ctx context.Context, in ReclaimInput) (box.Outcome, erro
 			out.Reclaim, err = client.Reclaim(ctx, in.Request)
 			return err
 		})
-		if len(out.Reclaim.Items) > maxReported { // a history is no place for a file list
-			out.Reclaim.Items = out.Reclaim.Items[:maxReported]
-		}
+		shorten(&out.Reclaim)
 		return out, err
 	})
 }
 
 const maxReported = 50
+
+// shorten leaves the items that tell most: a history is no place for a file
+// list. What is (to be) taken comes before what is left, the largest first.
+func shorten(r *box.ReclaimReport) {
+	if len(r.Items) <= maxReported {
+		return
+	}
+	rank := func(i box.ReclaimItem) int64 {
+		if i.Skipped == "" {
+			return i.Bytes
+		}
+		return i.Bytes - math.MaxInt64
+	}
+	slices.SortStableFunc(r.Items, func(a, b box.ReclaimItem) int { return cmp.Compare(rank(b), rank(a)) })
+	r.Omitted = len(r.Items) - maxReported
+	r.Items = r.Items[:maxReported]
+	slices.SortFunc(r.Items, func(a, b box.ReclaimItem) int { return strings.Compare(a.Path, b.Path) })
+}
 
 // source is the box's agent-server as the export store reads it.
 type source struct{ client *agentserver.Client }
@@ -182,6 +202,11 @@ func (s source) Download(ctx context.Context, id string) (io.ReadCloser, int64, 
 // only after every object was read back.
 func (b *Boxes) Export(ctx context.Context, in ExportInput) (box.Outcome, error) {
 	return b.run(ctx, box.StepExport, func(ctx context.Context) (out box.Outcome, err error) {
+		leave, err := b.Transfers.take(ctx)
+		if err != nil {
+			return box.Outcome{}, err
+		}
+		defer leave()
 		client, err := b.dial(ctx, in.Ref)
 		if err != nil {
 			return box.Outcome{}, err

@@ -213,6 +213,11 @@ func (b *Boxes) verifyAgain(ctx context.Context, in DeleteInput) (problem string
 }
 
 func (b *Boxes) verify(ctx context.Context, in DeleteInput) (problem string, err error) {
+	leave, err := b.Transfers.take(ctx)
+	if err != nil {
+		return "", err
+	}
+	defer leave()
 	began := time.Now() // the proof is as old as its first byte
 	report, err := b.Store.Verify(ctx, in.Workspace, in.Receipt)
 	if err == nil {

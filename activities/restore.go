@@ -25,6 +25,11 @@ type RestoreInput struct {
 // holds something else than it was given.
 func (b *Boxes) Restore(ctx context.Context, in RestoreInput) (box.Outcome, error) {
 	return b.run(ctx, box.StepRestore, func(ctx context.Context) (box.Outcome, error) {
+		leave, err := b.Transfers.take(ctx)
+		if err != nil {
+			return box.Outcome{}, err
+		}
+		defer leave()
 		ready, err := b.awaitReady(ctx, in.Ref)
 		if err == nil && !ready {
 			err = box.Errorf(box.ClassUnavailable, "the new box is up and its agent-server does not answer")

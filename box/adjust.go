@@ -1,6 +1,7 @@
 package box
 
 import (
+	"fmt"
 	"slices"
 	"time"
 )
@@ -18,6 +19,14 @@ func (f *Facts) CheckAsk(ask Ask) error {
 		case TierCaches, TierDependencies, TierRuntime:
 		default:
 			return Invalidf("tiers", "%q is not known; use caches, dependencies or runtime", tier)
+		}
+	}
+	if n := len(ask.Reclaim.ConversationIDs); n > MaxReclaimConversations {
+		return Invalidf("conversation_ids", "names %d conversations; at most %d fit into one request", n, MaxReclaimConversations)
+	}
+	for i, id := range ask.Reclaim.ConversationIDs {
+		if !conversationForm.MatchString(id) {
+			return Invalidf(fmt.Sprintf("conversation_ids[%d]", i), "is not the id of a conversation: 32 hexadecimal digits, with or without dashes")
 		}
 	}
 	if err := f.checkOpen(); err != nil {

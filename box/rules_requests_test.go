@@ -177,6 +177,13 @@ func TestRequestsAreRefused(t *testing.T) {
 		"an unknown tier": {func(f *box.Facts) error {
 			return f.CheckAsk(box.Ask{Kind: box.AskReclaim, ID: "a", Reclaim: box.ReclaimRequest{Tiers: []box.Tier{"all"}}})
 		}, "tiers", box.ClassInvalid},
+		"a conversation that is none": {func(f *box.Facts) error {
+			return f.CheckAsk(box.Ask{Kind: box.AskReclaim, ID: "a", Reclaim: box.ReclaimRequest{ConversationIDs: []string{strings.Repeat("a", 32), "../x"}}})
+		}, "conversation_ids[1]", box.ClassInvalid},
+		"more conversations than fit": {func(f *box.Facts) error {
+			ids := slices.Repeat([]string{"11111111-2222-3333-4444-555555555555"}, box.MaxReclaimConversations+1)
+			return f.CheckAsk(box.Ask{Kind: box.AskReclaim, ID: "a", Reclaim: box.ReclaimRequest{ConversationIDs: ids}})
+		}, "conversation_ids", box.ClassInvalid},
 		"a late choice of delete at expiry": {func(f *box.Facts) error {
 			return f.CheckSetPolicy(box.SetPolicyAsk{Request: ok, Policy: box.Policy{OnExpiry: box.OnExpiryDelete}})
 		}, "policy.on_expiry", box.ClassInvalid},

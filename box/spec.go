@@ -164,11 +164,13 @@ func (p Policy) Effective() Policy {
 var (
 	workspaceForm = regexp.MustCompile(`^[a-z0-9-]{1,40}$`)
 	instanceForm  = regexp.MustCompile(`^[a-z0-9][a-z0-9-]{0,39}$`)
-	envForm       = regexp.MustCompile(`^[A-Za-z_][A-Za-z0-9_]{0,127}$`)
-	ownerForm     = regexp.MustCompile(`^[A-Za-z0-9@._:/+-]{0,128}$`)
-	secretName    = regexp.MustCompile(`(?i)(key|token|secret|passw|credential|auth)`)
-	labelForm     = regexp.MustCompile(`^[a-zA-Z0-9][a-zA-Z0-9._/-]{0,62}$`)
-	secretRefForm = regexp.MustCompile(`^(env:[A-Za-z_][A-Za-z0-9_]*|file:/.+|credential:[A-Za-z0-9._-]+)$`)
+	// conversationForm is a UUID, with dashes or without.
+	conversationForm = regexp.MustCompile(`^[0-9a-fA-F]{32}$|^[0-9a-fA-F]{8}(-[0-9a-fA-F]{4}){3}-[0-9a-fA-F]{12}$`)
+	envForm          = regexp.MustCompile(`^[A-Za-z_][A-Za-z0-9_]{0,127}$`)
+	ownerForm        = regexp.MustCompile(`^[A-Za-z0-9@._:/+-]{0,128}$`)
+	secretName       = regexp.MustCompile(`(?i)(key|token|secret|passw|credential|auth)`)
+	labelForm        = regexp.MustCompile(`^[a-zA-Z0-9][a-zA-Z0-9._/-]{0,62}$`)
+	secretRefForm    = regexp.MustCompile(`^(env:[A-Za-z_][A-Za-z0-9_]*|file:/.+|credential:[A-Za-z0-9._-]+)$`)
 )
 
 // Bounds of what a spec carries: it is an input of the workflow and part of

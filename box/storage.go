@@ -84,6 +84,9 @@ type Retention struct {
 	Days float64       `json:"days,omitzero"` // more than 0, with mode "days" only
 }
 
+// MaxReclaimConversations is how many conversations one request may name.
+const MaxReclaimConversations = 100
+
 // ReclaimRequest is the body of POST /api/storage/reclaim.
 type ReclaimRequest struct {
 	DryRun bool   `json:"dry_run,omitzero"`
@@ -101,6 +104,9 @@ type ReclaimReport struct {
 	PlanID string        `json:"plan_id"`
 	DryRun bool          `json:"dry_run,omitzero"`
 	Items  []ReclaimItem `json:"items,omitzero"`
+	// Omitted is how many items there are beside those in Items, the smallest:
+	// a history is no place for a long list.
+	Omitted int `json:"omitted_items,omitzero"`
 	// PlannedBytes is what deleting all items frees, computed over their union:
 	// a file counts only when its last link is inside.
 	PlannedBytes int64 `json:"planned_bytes"`
@@ -118,6 +124,9 @@ type ReclaimReport struct {
 	HeldOpenBytes int64 `json:"held_open_bytes,omitzero"`
 	// PlannedInodes is how many files and directories the items hold.
 	PlannedInodes int64 `json:"planned_inodes,omitzero"`
+	// Errors lists what could not be read while it was planned, at most 50 lines
+	// without file contents; what could not be removed is told with its item.
+	Errors []string `json:"errors,omitzero"`
 }
 
 // ReclaimItem is one directory of a plan, or one that was left, with the reason.

@@ -43,6 +43,7 @@ type server struct {
 
 	polls     chan poll
 	signals   chan *workflowservicepb.SignalWorkflowExecutionRequest
+	resets    chan *workflowservicepb.ResetStickyTaskQueueRequest
 	completed chan *workflowservicepb.RespondWorkflowTaskCompletedRequest
 
 	mu     sync.Mutex
@@ -107,6 +108,11 @@ func (s *server) RespondWorkflowTaskCompleted(_ context.Context, r *workflowserv
 	return &workflowservicepb.RespondWorkflowTaskCompletedResponse{}, nil
 }
 
+func (s *server) ResetStickyTaskQueue(_ context.Context, r *workflowservicepb.ResetStickyTaskQueueRequest) (*workflowservicepb.ResetStickyTaskQueueResponse, error) {
+	s.resets <- r
+	return &workflowservicepb.ResetStickyTaskQueueResponse{}, s.refusal("reset")
+}
+
 func (s *server) SignalWorkflowExecution(_ context.Context, r *workflowservicepb.SignalWorkflowExecutionRequest) (*workflowservicepb.SignalWorkflowExecutionResponse, error) {
 	s.signals <- r
 	return &workflowservicepb.SignalWorkflowExecutionResponse{}, s.refusal("signal")
@@ -128,6 +134,7 @@ func newRig(t *testing.T) *rig {
 	end, stop := context.WithCancel(context.Background()) //nolint:forbidigo // ended by the test itself
 	s := &server{
 		polls: make(chan poll, 100), signals: make(chan *workflowservicepb.SignalWorkflowExecutionRequest, 100),
+		resets:    make(chan *workflowservicepb.ResetStickyTaskQueueRequest, 100),
 		completed: make(chan *workflowservicepb.RespondWorkflowTaskCompletedRequest, 10), refuse: map[string]error{}, end: end,
 	}
 	g := grpc.NewServer()

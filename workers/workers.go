@@ -13,7 +13,9 @@ import (
 	"sync"
 	"time"
 
+	commonpb "go.temporal.io/api/common/v1"
 	"go.temporal.io/api/serviceerror"
+	workflowservicepb "go.temporal.io/api/workflowservice/v1"
 	"go.temporal.io/sdk/client"
 	"go.temporal.io/sdk/worker"
 	"go.temporal.io/sdk/workflow"
@@ -33,6 +35,8 @@ type Options struct {
 	// Installation is whose boxes these workers keep; Temporal shows it with each
 	// worker. Empty tells nobody.
 	Installation string
+	// Namespace is the client's; empty means Temporal's "default".
+	Namespace string
 	// Providers are the instances whose queues this process serves.
 	Providers []*providers.Provider
 	// Store holds exports and ledgers. Close it after Stop.
@@ -52,13 +56,16 @@ type Options struct {
 // Bounds of a process's work.
 const (
 	stopWait    = 30 * time.Second
-	transfers   = 8 // activities at a time per instance: each may spool a conversation
+	transfers   = 8   // histories on their way at a time: each may spool a conversation
+	running     = 200 // activities at a time per instance: most of them wait for a provider or a box
 	throttle    = 3 * time.Second
 	watchAgain  = 5 * time.Second
 	signalBound = 30 * time.Second
 	// stickyBound is how long a task waits for the worker that ran the workflow
-	// last: the SDK's five seconds would be added to every notice after a crash.
-	stickyBound   = 2 * time.Second
+	// last. A shorter one sends the tasks of a herd to the back of the other queue,
+	// where they wait for several times as long (docs/benchmarks.md); after a crash
+	// tell does not wait for it.
+	stickyBound   = 10 * time.Second
 	deadlockBound = 10 * time.Second // a busy machine must not look like a stuck workflow
 )
 
@@ -86,6 +93,9 @@ func New(c client.Client, opts Options) (*Set, error) {
 	if opts.Logger == nil {
 		opts.Logger = zap.NewNop()
 	}
+	if opts.Namespace == "" {
+		opts.Namespace = client.DefaultNamespace
+	}
 	if opts.Notify == nil {
 		opts.Notify = notices.New(notices.Options{Logger: opts.Logger})
 	}
@@ -103,7 +113,7 @@ func New(c client.Client, opts Options) (*Set, error) {
 		Register(w)
 		s.workers = append(s.workers, w)
 	}
-	seen := map[string]bool{}
+	seen, slots := map[string]bool{}, make(activities.Slots, transfers)
 	for _, p := range opts.Providers {
 		if seen[p.Name()] {
 			return nil, box.Invalidf("providers."+p.Name(), "is configured twice")
@@ -112,10 +122,11 @@ func New(c client.Client, opts Options) (*Set, error) {
 		w := worker.New(c, box.ActivityQueue(p.Name()), worker.Options{
 			Identity:          identity,
 			WorkerStopTimeout: stopWait, DisableWorkflowWorker: true, DisableRegistrationAliasing: true,
-			OnFatalError: s.fail, MaxConcurrentActivityExecutionSize: transfers, MaxHeartbeatThrottleInterval: throttle, DefaultHeartbeatThrottleInterval: throttle,
+			OnFatalError: s.fail, MaxConcurrentActivityExecutionSize: running, MaxHeartbeatThrottleInterval: throttle, DefaultHeartbeatThrottleInterval: throttle,
 		})
 		w.RegisterActivity(&activities.Boxes{
 			Provider: p, Store: opts.Store, Notify: opts.Notify, Secret: opts.Secret, Steps: opts.Steps, Progress: opts.Progress,
+			Transfers: slots,
 		})
 		s.workers = append(s.workers, w)
 	}
@@ -198,7 +209,17 @@ func (s *Set) tell(ctx context.Context, seen driver.Listed) {
 		ID:          fmt.Sprintf("watch-%s-%s", seen.Observation.Ref.ID, seen.Observation.Phase),
 		Observation: seen.Observation,
 	}
-	err := s.client.SignalWorkflow(ctx, box.WorkflowID(seen.Identity.Workspace), "", box.SignalObserved, signal)
+	id := box.WorkflowID(seen.Identity.Workspace)
+	// The worker that ran the workflow last may be the one that died with the box:
+	// whichever is free takes the task. When that is refused, the signal only
+	// takes longer.
+	_, err := s.client.WorkflowService().ResetStickyTaskQueue(ctx, &workflowservicepb.ResetStickyTaskQueueRequest{
+		Namespace: s.opts.Namespace, Execution: &commonpb.WorkflowExecution{WorkflowId: id},
+	})
+	if err != nil {
+		s.opts.Logger.Debug("a workflow stays with its worker", zap.String("workspace", seen.Identity.Workspace), zap.Error(err))
+	}
+	err = s.client.SignalWorkflow(ctx, id, "", box.SignalObserved, signal)
 	if _, none := errors.AsType[*serviceerror.NotFound](err); err != nil && !none {
 		s.opts.Logger.Warn("an observation was not delivered", zap.String("workspace", seen.Identity.Workspace), zap.Error(err))
 	}

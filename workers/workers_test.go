@@ -78,15 +78,16 @@ func TestIdentityTellsTheInstallation(t *testing.T) {
 	}
 }
 
-// A worker that was killed keeps the tasks of its workflows for so long.
-func TestAKilledWorkerDelaysANoticeByTwoSecondsAtMost(t *testing.T) {
+// A worker that was killed keeps the tasks of its workflows for so long, but for
+// what a provider says.
+func TestTasksWaitTenSecondsForTheirWorker(t *testing.T) {
 	t.Parallel()
 	r := newRig(t)
 	r.task = firstTask(t, box.Input{Spec: box.Spec{Version: box.WireVersion, Workspace: "mine", Provider: "fake"}})
 	r.start(t)
 	done := next(t, "the first task", r.completed)
 	require.NotEmpty(t, done.GetCommands(), "the workflow is registered under its name and asks for its first step")
-	assert.Equal(t, 2*time.Second, done.GetStickyAttributes().GetScheduleToStartTimeout().AsDuration())
+	assert.Equal(t, 10*time.Second, done.GetStickyAttributes().GetScheduleToStartTimeout().AsDuration())
 	assert.NotEmpty(t, done.GetStickyAttributes().GetWorkerTaskQueue().GetName())
 }
 
@@ -115,12 +116,18 @@ func TestWhatAProviderSaysReachesTheWorkflow(t *testing.T) {
 	t.Parallel()
 	r := newRig(t)
 	core, logs := observer.New(zapcore.WarnLevel)
-	r.opts.Logger = zap.New(core)
+	r.opts.Logger, r.opts.Namespace = zap.New(core), "elsewhere"
+	// A server that refuses it delays the signal and does not lose it.
+	r.set("reset", serviceerror.ToStatus(serviceerror.NewPermissionDenied("not yours", "")).Err())
 	mine, other := made(t, r.opts.Providers[0], "mine"), made(t, r.opts.Providers[0], "other")
 	r.cloud.Kill(mine, "killed before anybody watched")
 	r.start(t)
 	told := next(t, "a signal", r.signals)
 	assert.Equal(t, "box/mine", told.GetWorkflowExecution().GetWorkflowId())
+	freed := next(t, "a workflow that may go to any worker", r.resets)
+	assert.Equal(t, "box/mine", freed.GetExecution().GetWorkflowId())
+	assert.Empty(t, freed.GetExecution().GetRunId())
+	assert.Equal(t, "elsewhere", freed.GetNamespace())
 	assert.Empty(t, told.GetWorkflowExecution().GetRunId(), "whichever run it is by then")
 	assert.Equal(t, box.SignalObserved, told.GetSignalName())
 	var seen box.ObservedSignal

@@ -93,9 +93,9 @@ func TestWithoutMountNumbersNothingIsDeleted(t *testing.T) {
 	r.tree.refusal = box.Errorf(box.ClassUnsupported, "test")
 	_, err = r.Do(t.Context(), box.ReclaimRequest{})
 	require.Equal(t, box.ClassUnsupported, box.ClassOf(err))
-	space, err := r.Look(t.Context())
+	selection, err := r.Select(t.Context())
 	require.NoError(t, err)
-	require.Len(t, space.Errors, 1)
+	require.Len(t, selection.Errors, 1)
 	require.False(t, r.Supported())
 }
 

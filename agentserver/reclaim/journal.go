@@ -33,13 +33,13 @@ type record struct {
 	State        string `json:"state"`
 	Items        []item `json:"items"`
 	PlannedBytes int64  `json:"planned_bytes"`
-	// PlannedInodes and LowerBound are as in the report.
+	// PlannedInodes, LowerBound and Errors are as in the report.
 	PlannedInodes int64              `json:"planned_inodes,omitzero"`
 	LowerBound    bool               `json:"lower_bound,omitzero"`
+	Errors        []string           `json:"errors,omitzero"`
 	Report        *box.ReclaimReport `json:"report,omitzero"`
-	unread        []string
-	before        int64         // free bytes before the pass
-	ended         chan struct{} // closed when the pass of this process has ended
+	before        int64              // free bytes before the pass
+	ended         chan struct{}      // closed when the pass of this process has ended
 }
 
 // item is one directory, with the identity that it had when it was chosen.
@@ -58,10 +58,21 @@ func newRecord() *record {
 	return &record{ID: hex.EncodeToString(raw[:]), State: planned}
 }
 
+// maxErrors bounds what a plan tells of what could not be read.
+const maxErrors = 50
+
+// told bounds a list of errors.
+func told(lines []string) []string {
+	if more := len(lines) - maxErrors; more > 0 {
+		return append(slices.Clone(lines[:maxErrors-1]), fmt.Sprintf("and %d more", more+1))
+	}
+	return lines
+}
+
 // report returns the items and sums that plan and report share.
 func (p *record) report() box.ReclaimReport {
 	out := box.ReclaimReport{
-		PlanID: p.ID, PlannedBytes: p.PlannedBytes, PlannedInodes: p.PlannedInodes, LowerBound: p.LowerBound,
+		PlanID: p.ID, PlannedBytes: p.PlannedBytes, PlannedInodes: p.PlannedInodes, LowerBound: p.LowerBound, Errors: p.Errors,
 		Items: make([]box.ReclaimItem, 0, len(p.Items)),
 	}
 	for _, entry := range p.Items {

@@ -154,7 +154,7 @@ func runKilled(t *testing.T, root string, tier box.Tier, at int, after time.Dura
 func killBox(t *testing.T) (root string, files map[string]int) {
 	t.Helper()
 	// In memory, where nothing waits for a disk.
-	root, err := os.MkdirTemp("/dev/shm", "reclaim-") //nolint:usetesting // see above
+	root, err := os.MkdirTemp("/dev/shm", "boxkeeper-kill-") //nolint:usetesting // see above
 	if err != nil {
 		root = t.TempDir()
 	}

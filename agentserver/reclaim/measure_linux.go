@@ -111,18 +111,24 @@ func (t *tally) fault(op, place string, err error) {
 // Entries that vanish meanwhile are no error. Memory grows with the depth and
 // with how many subdirectories one directory has, not with the files.
 func (t *tree) measure(ctx context.Context, fd int, names []dirEntry, look look, out *tally) error {
-	// The table of mounts is asked first, since it never blocks.
-	if place, err := os.Readlink("/proc/self/fd/" + strconv.Itoa(fd)); err == nil {
-		if mount, err := mountsBelow(place); err == nil && mount != "" {
-			out.stay = mountedInside
-			return nil
-		}
-	}
-	if inImage(fd) {
-		out.stay = inLayer
+	if out.stay = unfit(fd); out.stay != "" {
 		return nil
 	}
 	return t.run(ctx, &measuring{tree: t, look: look, out: out, keep: fd}, fd, names)
+}
+
+// unfit says why an open directory must stay, as far as that shows without going
+// in. The table of mounts never blocks.
+func unfit(fd int) string {
+	if place, err := os.Readlink("/proc/self/fd/" + strconv.Itoa(fd)); err == nil {
+		if mount, err := mountsBelow(place); err == nil && mount != "" {
+			return mountedInside
+		}
+	}
+	if inImage(fd) {
+		return inLayer
+	}
+	return ""
 }
 
 // walk is measure without the sizes: it only looks for what must never go.

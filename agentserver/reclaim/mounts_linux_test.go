@@ -141,7 +141,7 @@ func TestMountsOfAStoppedFileServer(t *testing.T) {
 			require.NoError(t, err)
 			require.Contains(t, itemOf(t, report, place).Skipped, "mounted inside")
 		}
-		_, err := r.Look(t.Context())
+		_, err := r.Select(t.Context())
 		require.NoError(t, err)
 		again, err := reclaim.Open(t.TempDir(), reclaim.Options{})
 		require.NoError(t, err)

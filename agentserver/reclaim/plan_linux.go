@@ -27,6 +27,8 @@ type gathering struct {
 	found  []candidate
 	at     map[string]int // index in found by path
 	unread []string
+	// unmeasured leaves sizes, and the search for what must never go, to others.
+	unmeasured bool
 }
 
 // plan selects what a pass would take. It changes nothing.
@@ -36,7 +38,7 @@ func (r *Reclaimer) plan(ctx context.Context, limits scope) (*record, error) {
 		return nil, err
 	}
 	out := newRecord()
-	out.unread = found.unread
+	out.Errors = told(found.unread)
 	for _, one := range found.listed(limits.tier) {
 		out.Items = append(out.Items, one.item)
 	}
@@ -55,17 +57,22 @@ func (r *Reclaimer) gather(ctx context.Context, limits scope) (*gathering, error
 		all, faults = r.places(ctx)
 	}
 	g := &gathering{r: r, scope: limits, at: map[string]int{}, unread: faults}
+	return g, g.among(ctx, all)
+}
+
+// among looks around the places that are in the scope.
+func (g *gathering) among(ctx context.Context, all []placed) error {
 	for i := range all {
 		g.place = &all[i]
-		if !limits.wants(g.place) {
+		if !g.scope.wants(g.place) {
 			continue
 		}
 		if err := g.lookAround(ctx); err != nil {
-			return nil, err
+			return err
 		}
 	}
 	slices.SortFunc(g.found, func(a, b candidate) int { return strings.Compare(a.Path, b.Path) })
-	return g, nil
+	return nil
 }
 
 // lookAround goes over one place.
@@ -163,7 +170,9 @@ func (g *gathering) consider(ctx context.Context, rule *rule, place string) erro
 	}
 	entry.remember(&st)
 	sum := newTally()
-	if err := t.measure(ctx, fd, names, rule.look.below(), sum); err != nil {
+	if g.unmeasured {
+		sum.stay = unfit(fd)
+	} else if err := t.measure(ctx, fd, names, rule.look.below(), sum); err != nil {
 		return err
 	}
 	entry.Bytes, entry.LowerBound, entry.Skipped = sum.freed(), sum.lowerBound(), sum.stay
@@ -251,30 +260,6 @@ func (g *gathering) listed(tier box.Tier) []*candidate {
 	return out
 }
 
-// survey fills in what a pass of each tier would free.
-func (r *Reclaimer) survey(ctx context.Context, space *Space) error {
-	found, err := r.gather(ctx, scope{tier: box.TierRuntime})
-	if err != nil {
-		return err
-	}
-	space.Errors = append(space.Errors, found.unread...)
-	space.ByTier, space.Conversations = make(map[box.Tier]int64), make(map[string]map[box.Tier]int64)
-	for i := range found.found {
-		one := &found.found[i]
-		space.Items = append(space.Items, one.ReclaimItem)
-		if one.ConversationID != "" && space.Conversations[one.ConversationID] == nil {
-			space.Conversations[one.ConversationID] = make(map[box.Tier]int64)
-		}
-	}
-	for _, tier := range []box.Tier{box.TierCaches, box.TierDependencies, box.TierRuntime} {
-		space.ByTier[tier] = union(found.taken(tier, everything)).freed()
-		for id, sums := range space.Conversations {
-			sums[tier] = union(found.taken(tier, func(c *candidate) bool { return c.ConversationID == id })).freed()
-		}
-	}
-	return nil
-}
-
 // union is what taking these frees, each file counted once.
 func union(taken []*candidate) *tally {
 	sum := newTally()
@@ -285,16 +270,6 @@ func union(taken []*candidate) *tally {
 }
 
 func everything(*candidate) bool { return true }
-
-// insideOf reports whether place lies inside one of the directories.
-func insideOf(dirs map[string]bool, place string) bool {
-	for at := path.Dir(place); at != "."; at = path.Dir(at) {
-		if dirs[at] {
-			return true
-		}
-	}
-	return false
-}
 
 // isLink reports whether place is a link itself, which is worth a line in the
 // plan; a plain file is not.

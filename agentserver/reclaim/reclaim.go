@@ -179,43 +179,6 @@ func validate(request box.ReclaimRequest) error {
 	return nil
 }
 
-// Space is what a look at the root found.
-type Space struct {
-	Disk box.Disk
-	// ByTier is what a pass of each tier would free now, TrashBytes what is moved
-	// aside and not yet deleted.
-	ByTier     map[box.Tier]int64
-	TrashBytes int64
-	// Items are all directories that a rule is about, of every tier, also the ones
-	// that go with another, sorted by path.
-	Items []box.ReclaimItem
-	// Conversations is ByTier for each conversation alone.
-	Conversations map[string]map[box.Tier]int64
-	Errors        []string
-}
-
-// Look measures without changing anything. It fails only when the disk itself
-// cannot be read; the rest is listed in Errors.
-func (r *Reclaimer) Look(ctx context.Context) (Space, error) {
-	disk, err := diskOf(r.root)
-	if err != nil {
-		return Space{}, fmt.Errorf("read the size of the disk: %w", err)
-	}
-	disk.Budget = r.opts.Budget.High
-	space := Space{Disk: disk}
-	if err := r.tree.usable(); err != nil {
-		space.Errors = append(space.Errors, err.Error())
-		return space, nil
-	}
-	if err := r.survey(ctx, &space); err != nil {
-		return Space{}, err
-	}
-	if space.TrashBytes, err = r.trashBytes(ctx); err != nil {
-		return Space{}, err
-	}
-	return space, nil
-}
-
 // Supported reports whether this system can delete safely.
 func (r *Reclaimer) Supported() bool { return r.tree.usable() == nil }
 

@@ -26,7 +26,7 @@ func (*tree) realPath() string { return "" }
 
 func (r *Reclaimer) plan(context.Context, scope) (*record, error) { return nil, r.tree.usable() }
 
-func (r *Reclaimer) survey(context.Context, *Space) error { return r.tree.usable() }
+func (r *Reclaimer) candidates(context.Context, *Selection) error { return r.tree.usable() }
 
 // Recognise recognises nothing here.
 func (*Catalogue) Recognise(context.Context, string, string) (rule, why string) {
@@ -36,8 +36,6 @@ func (*Catalogue) Recognise(context.Context, string, string) (rule, why string) 
 func (r *Reclaimer) apply(context.Context, string) (box.ReclaimReport, error) {
 	return box.ReclaimReport{}, r.tree.usable()
 }
-
-func (r *Reclaimer) trashBytes(context.Context) (int64, error) { return 0, r.tree.usable() }
 
 func (*Reclaimer) sweep() {}
 

@@ -3,7 +3,6 @@ package reclaim
 import (
 	"context"
 	"errors"
-	"fmt"
 	"strconv"
 	"sync"
 	"sync/atomic"
@@ -81,33 +80,6 @@ func (r *Reclaimer) owns(name string) bool {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	return r.owned[name]
-}
-
-// trashBytes is what deleting the trash will free.
-func (r *Reclaimer) trashBytes(ctx context.Context) (int64, error) {
-	trash, err := r.tree.openTrash()
-	if err != nil {
-		return 0, nil // no trash, nothing in it
-	}
-	defer unix.Close(trash)
-	names, err := readDir(trash)
-	if err != nil {
-		return 0, fmt.Errorf("read the trash: %w", err)
-	}
-	sum := newTally()
-	for _, entry := range names {
-		fd, below, err := r.tree.list(trash, entry.name)
-		if err != nil {
-			continue
-		}
-		err = r.tree.measure(ctx, fd, below, lookNone, sum)
-		unix.Close(fd)
-		if err != nil {
-			return 0, err
-		}
-		sum.stay = ""
-	}
-	return sum.freed(), nil
 }
 
 // deleter removes one tree with two workers, each in a directory of its own:

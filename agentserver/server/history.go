@@ -117,66 +117,47 @@ func eventsOf(root *os.Root, id string) ([]event, error) {
 
 // status returns the execution_status of a conversation; "unknown" when its
 // state is not there or does not read.
-func (h history) status(id string) string {
+func (h history) status(id string) string { return h.state(id, stateMark{}).status }
+
+// stateMark is what the state of a conversation said, and of which file that was.
+type stateMark struct {
+	status  string
+	changed time.Time // of base_state.json; zero when it is not there
+	size    int64
+	info    fs.FileInfo
+}
+
+// state reads the state of a conversation, unless it is still the file that was
+// read before.
+func (h history) state(id string, before stateMark) stateMark {
+	unknown := stateMark{status: "unknown"}
 	root, err := os.OpenRoot(h.dir)
 	if err != nil {
-		return "unknown"
+		return unknown
 	}
 	defer root.Close()
-	text, err := readFile(root, path.Join(id, "base_state.json"), maxState)
+	name := path.Join(id, "base_state.json")
+	info, err := root.Lstat(name)
+	if err != nil || !info.Mode().IsRegular() {
+		return unknown
+	}
+	if before.info != nil && os.SameFile(info, before.info) && info.ModTime().Equal(before.changed) && info.Size() == before.size {
+		return before
+	}
+	mark := stateMark{status: "unknown", changed: info.ModTime(), size: info.Size(), info: info}
+	text, err := readFile(root, name, maxState)
 	var state struct {
 		Status string `json:"execution_status"`
 	}
-	if err != nil || json.Unmarshal(text, &state) != nil {
-		return "unknown"
+	switch {
+	case err != nil || json.Unmarshal(text, &state) != nil:
+		mark.info = nil // it may be readable the next time
+	case state.Status == "":
+		mark.status = "idle" // what an agent-server takes a missing field for
+	default:
+		mark.status = state.Status
 	}
-	if state.Status == "" {
-		return "idle" // what an agent-server takes a missing field for
-	}
-	return state.Status
-}
-
-// bytes returns the allocated bytes of a conversation, hard links counted once.
-func (h history) bytes(id string) (int64, error) {
-	root, err := os.OpenRoot(h.dir)
-	if err != nil {
-		return 0, err
-	}
-	defer root.Close()
-	type inode struct{ dev, ino uint64 }
-	seen := map[inode]bool{}
-	var sum int64
-	var walk func(name string, depth int) error
-	walk = func(name string, depth int) error {
-		info, err := root.Lstat(name)
-		if errors.Is(err, fs.ErrNotExist) {
-			return nil
-		}
-		if err != nil {
-			return err
-		}
-		if st, ok := info.Sys().(*syscall.Stat_t); ok {
-			key := inode{uint64(st.Dev), st.Ino} //nolint:unconvert // the type differs between systems
-			if !seen[key] {
-				seen[key] = true
-				sum += st.Blocks * 512
-			}
-		}
-		if !info.IsDir() || depth > maxDepth {
-			return nil
-		}
-		entries, err := readDir(root, name)
-		if err != nil && !errors.Is(err, fs.ErrNotExist) {
-			return err
-		}
-		for _, entry := range entries {
-			if err := walk(path.Join(name, entry.Name()), depth+1); err != nil {
-				return err
-			}
-		}
-		return nil
-	}
-	return sum, walk(id, 0)
+	return mark
 }
 
 // maxDepth is deeper than any conversation directory is.

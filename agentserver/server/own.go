@@ -123,37 +123,6 @@ func (s *Server) deleteDrain(w http.ResponseWriter, _ *http.Request) {
 	w.WriteHeader(http.StatusNoContent)
 }
 
-func (s *Server) getStorage(w http.ResponseWriter, r *http.Request) {
-	space, err := s.opts.Reclaim.Look(r.Context())
-	if err != nil {
-		refuseError(w, err)
-		return
-	}
-	status := box.StorageStatus{
-		Disk: space.Disk, Reclaimable: space.ByTier[box.TierCaches], ByTier: space.ByTier, TrashBytes: space.TrashBytes,
-		Errors: space.Errors, Conversations: []box.ConversationStorage{},
-	}
-	list, err := s.history.list()
-	if err != nil {
-		refuse(w, http.StatusInternalServerError, err.Error())
-		return
-	}
-	for _, one := range list {
-		entry := box.ConversationStorage{ID: one.ID, Events: one.Events, State: s.history.status(one.ID)}
-		changed := one.newest
-		if changed.IsZero() {
-			changed = s.started
-		}
-		entry.IdleSeconds = int64(max(0, time.Since(changed)) / time.Second)
-		if entry.HistoryBytes, err = s.history.bytes(one.ID); err != nil {
-			status.Errors = append(status.Errors, "measure "+one.ID+": "+err.Error())
-		}
-		status.Conversations = append(status.Conversations, entry)
-	}
-	status.Partial = len(status.Errors) > 0
-	writeJSON(w, http.StatusOK, status)
-}
-
 func (s *Server) postReclaim(w http.ResponseWriter, r *http.Request) {
 	var request box.ReclaimRequest
 	if !decode(w, r, &request) {

@@ -37,8 +37,11 @@ type Options struct {
 	Upstream Upstream // nil serves the read side from disk
 	// Reclaim measures and frees the disk; the caller closes it.
 	Reclaim *reclaim.Reclaimer
-	Log     *slog.Logger // nil means none
-	Version string       // shown in server_info when there is no upstream
+	// Retention returns how long a conversation keeps its runtime, as it takes
+	// effect, for the storage status; nil when nobody knows. It must not block.
+	Retention func(conversation string) *box.Retention
+	Log       *slog.Logger // nil means none
+	Version   string       // shown in server_info when there is no upstream
 }
 
 // Server is the in-box handler. It is safe for concurrent use.
@@ -46,6 +49,7 @@ type Server struct {
 	opts    Options
 	log     *slog.Logger
 	history history
+	storage *storage
 	gate    *gate
 	imports sync.Mutex
 	turns   lockMap // one trajectory of a conversation at a time
@@ -61,6 +65,7 @@ func New(opts Options) *Server {
 		history: history{dir: filepath.Join(opts.Root, "conversations")},
 		gate:    newGate(), started: time.Now(),
 	}
+	s.storage = newStorage(opts, s.history, s.started)
 	if s.log == nil {
 		s.log = slog.New(slog.NewTextHandler(io.Discard, nil))
 	}

@@ -65,6 +65,7 @@ func (a *Shared) reclaimCommand() *cobra.Command {
 	c.Flags().BoolVar(&req.DryRun, "dry-run", false, "show what would be freed and delete nothing")
 	c.Flags().StringVar(&req.PlanID, "plan", "", "id of a plan from a dry run")
 	c.Flags().StringArrayVar(&tiers, "tier", nil, "how deep: caches (default), dependencies or runtime (repeat)")
+	c.Flags().StringArrayVar(&req.ConversationIDs, "conversation", nil, "only what belongs to this conversation (repeat; default everything)")
 	c.RunE = func(c *cobra.Command, given []string) error {
 		for _, tier := range tiers {
 			switch box.Tier(tier) {
@@ -97,6 +98,9 @@ func (s *session) reclaimText(p *page, workspace string, r box.ReclaimReport) {
 	if len(r.Items) > 0 {
 		p.table(rows)
 		p.WriteByte('\n')
+	}
+	if r.Omitted > 0 {
+		p.linef("%s more are not listed.", plural(r.Omitted, "smaller item"))
 	}
 	switch {
 	case r.DryRun && r.PlannedBytes > 0:

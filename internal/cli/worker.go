@@ -140,11 +140,11 @@ func (p *Parts) Close(ctx context.Context) error {
 	return errors.Join(errs...)
 }
 
-// workers makes the workers of these parts on a client.
-func (p *Parts) workers(c client.Client) (*workers.Set, error) {
+// workers makes the workers of these parts on a client of that namespace.
+func (p *Parts) workers(c client.Client, namespace string) (*workers.Set, error) {
 	return workers.New(c, workers.Options{
-		Installation: p.Installation.ID,
-		Providers:    p.Providers, Store: p.Store, Secret: p.Secret, Steps: p.Metrics.Steps(), Logger: p.Logger, Notify: p.Notices,
+		Installation: p.Installation.ID, Namespace: namespace,
+		Providers: p.Providers, Store: p.Store, Secret: p.Secret, Steps: p.Metrics.Steps(), Logger: p.Logger, Notify: p.Notices,
 	})
 }
 
@@ -189,7 +189,7 @@ func (a *Shared) work(ctx context.Context, c *cobra.Command, cfg config.Config) 
 	// Health is served until the workers have stopped: who watches must see the
 	// end, not a silence.
 	defer func() { err = errors.Join(err, closer()) }()
-	set, err := parts.workers(s.client)
+	set, err := parts.workers(s.client, s.namespace)
 	if err != nil {
 		return err
 	}

@@ -132,8 +132,8 @@ func start(ctx context.Context, shared *cli.Shared, cfg config.Config, o nodeOpt
 		return nil, box.Errorf(box.ClassUnavailable, "connect to the engine of this process: %w", err)
 	}
 	options := workers.Options{
-		Installation: n.parts.Installation.ID,
-		Providers:    n.parts.Providers, Store: n.parts.Store, Secret: n.parts.Secret, Steps: n.parts.Metrics.Steps(),
+		Installation: n.parts.Installation.ID, Namespace: engine.DefaultNamespace,
+		Providers: n.parts.Providers, Store: n.parts.Store, Secret: n.parts.Secret, Steps: n.parts.Metrics.Steps(),
 		Logger: n.parts.Logger, Progress: o.progress, Notify: o.notify,
 	}
 	if options.Notify == nil {

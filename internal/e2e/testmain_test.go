@@ -2,8 +2,11 @@ package e2e_test
 
 import (
 	"context"
+	"flag"
 	"os"
 	"os/signal"
+	"runtime"
+	"strconv"
 	"strings"
 	"syscall"
 	"testing"
@@ -27,7 +30,19 @@ func TestMain(m *testing.M) {
 			os.Exit(runProgram("boxkeeperd", os.Args[1:]))
 		}
 	}
+	runMore()
 	os.Exit(m.Run())
+}
+
+// runMore lets twice as many tests run at a time as there are cores, unless
+// -parallel says how many: they mostly wait for timers.
+func runMore() {
+	flag.Parse()
+	asked := false
+	flag.Visit(func(f *flag.Flag) { asked = asked || f.Name == "test.parallel" })
+	if !asked {
+		_ = flag.Set("test.parallel", strconv.Itoa(2*runtime.GOMAXPROCS(0))) // the name is the testing package's
+	}
 }
 
 func childPrograms() map[string]func(args []string) int {

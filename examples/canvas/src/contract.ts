@@ -651,6 +651,10 @@ export interface ReclaimReport {
   dry_run?: boolean;
   items?: ReclaimItem[];
   /**
+   * omitted_items is how many items there are beside those in Items, the smallest: a history is no place for a long list.
+   */
+  omitted_items?: number;
+  /**
    * planned_bytes is what deleting all items frees, computed over their union: a file counts only when its last link is inside.
    */
   planned_bytes: number;
@@ -678,6 +682,10 @@ export interface ReclaimReport {
    * planned_inodes is how many files and directories the items hold.
    */
   planned_inodes?: number;
+  /**
+   * errors lists what could not be read while it was planned, at most 50 lines without file contents; what could not be removed is told with its item.
+   */
+  errors?: string[];
 }
 /**
  * ReclaimItem is one directory of a plan, or one that was left, with the reason.

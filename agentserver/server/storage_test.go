@@ -1,0 +1,467 @@
+package server_test
+
+import (
+	"context"
+	"fmt"
+	"io/fs"
+	"net/http"
+	"net/http/httptest"
+	"net/url"
+	"os"
+	"path/filepath"
+	"runtime"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/openhands/boxkeeper/agentserver"
+	"github.com/openhands/boxkeeper/agentserver/agentservertest"
+	"github.com/openhands/boxkeeper/agentserver/reclaim"
+	"github.com/openhands/boxkeeper/agentserver/server"
+	"github.com/openhands/boxkeeper/box"
+)
+
+// fakeLayout is a reclaim.Layout that a test plays.
+type fakeLayout struct {
+	mu     sync.Mutex
+	places []reclaim.Place
+	calls  atomic.Int32
+	// wait, when set, is called before each answer.
+	wait func(context.Context)
+}
+
+func (l *fakeLayout) Places(ctx context.Context) ([]reclaim.Place, error) {
+	l.calls.Add(1)
+	if l.wait != nil {
+		l.wait(ctx)
+	}
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return append([]reclaim.Place(nil), l.places...), ctx.Err()
+}
+
+func (l *fakeLayout) change(i int, f func(*reclaim.Place)) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	f(&l.places[i])
+}
+
+func (*fakeLayout) Hold(context.Context, string) (func(), string, error) { return func() {}, "", nil }
+func (*fakeLayout) Archive(context.Context, string) error                { return nil }
+
+// ignoring answers for git: node_modules is ignored everywhere.
+type ignoring struct{}
+
+func (ignoring) IgnoredDirs(_ context.Context, workTree string) ([]string, error) {
+	found, err := filepath.Glob(filepath.Join(workTree, "node_modules"))
+	for i := range found {
+		found[i] = filepath.Base(found[i])
+	}
+	return found, err
+}
+
+// storageBox is a box with n conversations, each with a home, a workspace and a
+// history, and its handler.
+type storageBox struct {
+	*server.Server
+	root, url string
+	layout    *fakeLayout
+	client    *agentserver.Client
+	asked     atomic.Int32 // of the agent-server
+}
+
+func conversationID(i int) string { return fmt.Sprintf("%032x", i) }
+
+func newStorageBox(t *testing.T, n int, opts server.Options) *storageBox {
+	t.Helper()
+	b := &storageBox{root: t.TempDir(), layout: &fakeLayout{}}
+	require.NoError(t, os.Mkdir(filepath.Join(b.root, "conversations"), 0o700))
+	for i := 1; i <= n; i++ {
+		_, err := agentservertest.WriteConversation(filepath.Join(b.root, "conversations"), agentservertest.Conversation{
+			ID: conversationID(i), Events: []agentservertest.Event{{Text: "hello"}},
+		})
+		require.NoError(t, err)
+		place := "runtime-data/" + conversationID(i)
+		b.put(t, place+"/persistence/.npm/_cacache/index-v5/00/entry", 100)
+		b.put(t, place+"/persistence/.npm/_cacache/content-v2/blob", 100_000*i)
+		b.put(t, place+"/persistence/.config/settings", 10)
+		b.put(t, place+"/workspace/repo/.git/HEAD", 20)
+		b.put(t, place+"/workspace/repo/package.json", 2)
+		b.put(t, place+"/workspace/repo/package-lock.json", 2)
+		b.put(t, place+"/workspace/repo/src/main.js", 3000)
+		b.put(t, place+"/workspace/repo/node_modules/.package-lock.json", 2)
+		b.put(t, place+"/workspace/repo/node_modules/left-pad/index.js", 50_000*i)
+		b.layout.places = append(b.layout.places, reclaim.Place{
+			Conversation: conversationID(i), Runtime: place, Home: place + "/persistence", Workspaces: []string{place + "/workspace"},
+		})
+	}
+	reclaimer, err := reclaim.Open(b.root, reclaim.Options{
+		Layouts: []reclaim.Layout{b.layout}, Repos: ignoring{}, Budget: reclaim.Budget{High: 0.8},
+		Unsaved: func(context.Context, string) (string, error) { return "", nil },
+	})
+	require.NoError(t, err)
+	t.Cleanup(reclaimer.Close)
+	if !reclaimer.Supported() {
+		t.Skip("this system cannot rule out links and mounts inside a tree")
+	}
+	upstream := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+		b.asked.Add(1)
+		w.WriteHeader(http.StatusNoContent)
+	}))
+	t.Cleanup(upstream.Close)
+	base, err := url.Parse(upstream.URL)
+	require.NoError(t, err)
+	opts.Root, opts.Key, opts.Reclaim, opts.Upstream = b.root, key, reclaimer, &behind{base: base}
+	b.Server = server.New(opts)
+	b.SettleStorage(time.Minute)
+	web := httptest.NewServer(b.Server)
+	t.Cleanup(web.Close)
+	b.url = web.URL
+	b.client, err = agentserver.New(agentserver.Options{URL: b.url, SessionKey: key})
+	require.NoError(t, err)
+	return b
+}
+
+func (b *storageBox) put(t *testing.T, name string, size int) {
+	t.Helper()
+	name = filepath.Join(b.root, name)
+	require.NoError(t, os.MkdirAll(filepath.Dir(name), 0o755))
+	require.NoError(t, os.WriteFile(name, make([]byte, size), 0o600))
+}
+
+func (b *storageBox) status(t *testing.T) box.StorageStatus {
+	t.Helper()
+	status, err := b.client.Storage(t.Context())
+	require.NoError(t, err)
+	return status
+}
+
+// allocated is what a directory takes, without some below.
+func (b *storageBox) allocated(t *testing.T, dir string, without ...string) int64 {
+	t.Helper()
+	sum := int64(0)
+	seen := map[uint64]bool{}
+	require.NoError(t, filepath.WalkDir(filepath.Join(b.root, dir), func(path string, entry fs.DirEntry, err error) error {
+		if err != nil {
+			return err
+		}
+		for _, skip := range without {
+			if path == filepath.Join(b.root, skip) {
+				return filepath.SkipDir
+			}
+		}
+		info, err := entry.Info()
+		if err != nil {
+			return err
+		}
+		if st, ok := info.Sys().(*syscall.Stat_t); ok && !seen[st.Ino] {
+			seen[st.Ino] = true
+			sum += st.Blocks * 512
+		}
+		return nil
+	}))
+	return sum
+}
+
+func TestTheStatusTellsEachConversationByKindAndTier(t *testing.T) {
+	t.Parallel()
+	b := newStorageBox(t, 3, server.Options{Retention: func(id string) *box.Retention {
+		return &box.Retention{Mode: box.RetentionDays, Days: float64(id[31] - '0')}
+	}})
+	b.layout.change(1, func(p *reclaim.Place) { p.Busy = "it is running" })
+	status := b.status(t)
+	require.Empty(t, status.Errors)
+	require.False(t, status.Partial)
+	require.InDelta(t, 0.8, status.Disk.Budget, 0)
+	require.Positive(t, status.Disk.TotalBytes)
+	require.Len(t, status.Conversations, 3)
+	for i, one := range status.Conversations {
+		id := conversationID(i + 1)
+		place := "runtime-data/" + id
+		npm, modules := place+"/persistence/.npm/_cacache", place+"/workspace/repo/node_modules"
+		require.Equal(t, id, one.ID)
+		require.Equal(t, 1, one.Events)
+		require.Equal(t, "idle", one.State)
+		require.Equal(t, b.allocated(t, "conversations/"+id), one.HistoryBytes)
+		require.Equal(t, b.allocated(t, npm), one.CachesBytes)
+		require.Equal(t, b.allocated(t, modules), one.DependenciesBytes)
+		require.Equal(t, b.allocated(t, place, npm, modules), one.WorkspaceBytes)
+		require.Equal(t, &box.Retention{Mode: box.RetentionDays, Days: float64(i + 1)}, one.Retention)
+		if i == 1 {
+			require.Equal(t, "it is running", one.Skipped)
+			require.Equal(t, map[box.Tier]int64{box.TierCaches: 0, box.TierDependencies: 0, box.TierRuntime: 0}, one.ByTier)
+			continue
+		}
+		require.Empty(t, one.Skipped)
+		require.Equal(t, map[box.Tier]int64{
+			box.TierCaches: one.CachesBytes, box.TierDependencies: one.CachesBytes + one.DependenciesBytes, box.TierRuntime: b.allocated(t, place),
+		}, one.ByTier)
+	}
+	for _, tier := range []box.Tier{box.TierCaches, box.TierDependencies, box.TierRuntime} {
+		plan, err := b.client.Reclaim(t.Context(), box.ReclaimRequest{DryRun: true, Tiers: []box.Tier{tier}})
+		require.NoError(t, err)
+		require.Equal(t, plan.PlannedBytes, status.ByTier[tier], "what a pass of tier %s plans", tier)
+	}
+	require.Equal(t, status.ByTier[box.TierCaches], status.Reclaimable)
+	left := map[string]box.ReclaimItem{}
+	for _, item := range status.Left {
+		left[item.Path] = item
+	}
+	npm := "runtime-data/" + conversationID(2) + "/persistence/.npm/_cacache"
+	require.Equal(t, "it is running", left[npm].Skipped)
+	require.Equal(t, b.allocated(t, npm), left[npm].Bytes)
+	require.Equal(t, conversationID(2), left[npm].ConversationID)
+	require.NotContains(t, left, "runtime-data/"+conversationID(1)+"/persistence/.npm/_cacache")
+	require.Zero(t, b.asked.Load(), "the agent-server, whose idle clock must not move, is not asked")
+}
+
+func TestWhatMustStayIsFoundHoweverDeep(t *testing.T) {
+	t.Parallel()
+	b := newStorageBox(t, 1, server.Options{})
+	npm := "runtime-data/" + conversationID(1) + "/persistence/.npm/_cacache"
+	modules := "runtime-data/" + conversationID(1) + "/workspace/repo/node_modules"
+	b.put(t, modules+"/left-pad/lib/token", 10) // code
+	require.Positive(t, b.status(t).ByTier[box.TierCaches])
+	b.put(t, npm+"/content-v2/sha512/00/.env", 10)
+	for range 2 { // the second time from memory
+		status := b.status(t)
+		require.Zero(t, status.ByTier[box.TierCaches])
+		require.Equal(t, b.allocated(t, modules), status.ByTier[box.TierDependencies])
+		require.Len(t, status.Left, 1)
+		require.Equal(t, npm, status.Left[0].Path)
+		require.Contains(t, status.Left[0].Skipped, "holds .env")
+		require.Equal(t, b.allocated(t, npm), status.Left[0].Bytes)
+	}
+	plan, err := b.client.Reclaim(t.Context(), box.ReclaimRequest{DryRun: true, Tiers: []box.Tier{box.TierDependencies}})
+	require.NoError(t, err)
+	require.Equal(t, plan.PlannedBytes, b.status(t).ByTier[box.TierDependencies])
+}
+
+func TestLinksBetweenACacheAndItsUsersCountOnce(t *testing.T) {
+	t.Parallel()
+	b := newStorageBox(t, 1, server.Options{})
+	npm := "runtime-data/" + conversationID(1) + "/persistence/.npm/_cacache"
+	modules := "runtime-data/" + conversationID(1) + "/workspace/repo/node_modules"
+	b.put(t, npm+"/content-v2/shared", 1<<20)
+	require.NoError(t, os.Link(filepath.Join(b.root, npm, "content-v2/shared"), filepath.Join(b.root, modules, "left-pad/shared")))
+	status := b.status(t)
+	one := status.Conversations[0]
+	require.Equal(t, b.allocated(t, "runtime-data/"+conversationID(1)), one.CachesBytes+one.DependenciesBytes+one.WorkspaceBytes)
+	require.Less(t, status.ByTier[box.TierCaches], int64(1<<20), "its other name keeps it")
+	require.Greater(t, status.ByTier[box.TierDependencies], int64(1<<20))
+	plan, err := b.client.Reclaim(t.Context(), box.ReclaimRequest{DryRun: true})
+	require.NoError(t, err)
+	require.Equal(t, plan.PlannedBytes, status.ByTier[box.TierCaches])
+}
+
+func TestLastActiveIsTakenFromTheNewestSignOfUse(t *testing.T) {
+	t.Parallel()
+	now := time.Now()
+	for name, row := range map[string]struct {
+		state, event, lease, dir, layout time.Duration // ages; 0 is not there
+		want                             time.Duration
+		from                             string
+	}{
+		"its state is newer than its events":    {state: time.Hour, event: 2 * time.Hour, want: time.Hour, from: "base_state.json"},
+		"a long turn writes events only":        {state: 2 * time.Hour, event: time.Hour, want: time.Hour, from: "newest event"},
+		"without events its state says":         {state: time.Hour, want: time.Hour, from: "base_state.json"},
+		"without a state its events say":        {event: time.Hour, want: time.Hour, from: "newest event"},
+		"a lease is renewed while it is idle":   {state: 3 * time.Hour, event: 2 * time.Hour, lease: time.Second, want: 2 * time.Hour, from: "newest event"},
+		"deleting inside changes directories":   {state: 3 * time.Hour, event: 2 * time.Hour, dir: time.Second, want: 2 * time.Hour, from: "newest event"},
+		"its layout knows of a later use":       {state: 3 * time.Hour, event: 2 * time.Hour, layout: time.Hour, want: time.Hour, from: "the registry"},
+		"its layout knows of an earlier one":    {state: time.Hour, layout: 2 * time.Hour, want: time.Hour, from: "base_state.json"},
+		"a time in the future counts as now":    {state: -time.Hour, event: time.Hour, want: 0, from: "base_state.json"},
+		"without any sign it is the start":      {want: 0, from: ""},
+		"an old sign counts, not the start":     {event: 1000 * time.Hour, want: 1000 * time.Hour, from: "newest event"},
+		"a time of the layout alone is as good": {layout: time.Hour, want: time.Hour, from: "the registry"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			b := newStorageBox(t, 1, server.Options{})
+			dir := filepath.Join(b.root, "conversations", conversationID(1))
+			age := func(name string, by time.Duration) {
+				at := now.Add(-by)
+				if by == 0 {
+					require.NoError(t, os.RemoveAll(name))
+					return
+				}
+				if filepath.Base(name) == "owner_lease.json" {
+					require.NoError(t, os.WriteFile(name, nil, 0o600))
+				}
+				require.NoError(t, os.Chtimes(name, at, at))
+			}
+			events, err := filepath.Glob(filepath.Join(dir, "events", "event-*"))
+			require.NoError(t, err)
+			require.Len(t, events, 1)
+			age(events[0], row.event)
+			age(filepath.Join(dir, "base_state.json"), row.state)
+			age(filepath.Join(dir, "owner_lease.json"), row.lease)
+			for _, name := range []string{filepath.Join(dir, "events"), dir, filepath.Join(b.root, "runtime-data", conversationID(1))} {
+				if row.dir != 0 {
+					age(name, row.dir)
+				} else {
+					age(name, 50*time.Hour)
+				}
+			}
+			if row.layout != 0 {
+				b.layout.change(0, func(p *reclaim.Place) { p.LastActive, p.LastActiveFrom = now.Add(-row.layout), "the registry" })
+			}
+			one := b.status(t).Conversations[0]
+			require.Equal(t, row.from, one.LastActiveFrom)
+			require.InDelta(t, row.want.Seconds(), one.IdleSeconds, 30)
+		})
+	}
+}
+
+func TestAnArchivedConversationSaysSinceWhen(t *testing.T) {
+	t.Parallel()
+	b := newStorageBox(t, 3, server.Options{})
+	b.layout.change(0, func(p *reclaim.Place) { p.Archived, p.ArchivedAt = true, time.Now().Add(-time.Hour) })
+	b.layout.change(1, func(p *reclaim.Place) { p.Archived = true })
+	status := b.status(t)
+	require.Equal(t, "archived", status.Conversations[0].State)
+	require.InDelta(t, 3600, status.Conversations[0].ArchivedSeconds, 30)
+	require.Equal(t, "archived", status.Conversations[1].State)
+	require.EqualValues(t, -1, status.Conversations[1].ArchivedSeconds)
+	require.Equal(t, "idle", status.Conversations[2].State)
+	require.Zero(t, status.Conversations[2].ArchivedSeconds)
+}
+
+func TestASecondLookAtAnUnchangedBoxIsCheap(t *testing.T) {
+	t.Parallel()
+	b := newStorageBox(t, 2, server.Options{})
+	npm := "runtime-data/" + conversationID(1) + "/persistence/.npm/_cacache"
+	for i := range 500 {
+		b.put(t, fmt.Sprintf("%s/content-v2/sha512/%02d/%d", npm, i%50, i), 10)
+	}
+	first := b.status(t)
+	work := b.StorageWork()
+	require.Greater(t, work.Looked, int64(500))
+	second := b.status(t)
+	again := b.StorageWork()
+	require.Equal(t, first.Conversations[0].CachesBytes, second.Conversations[0].CachesBytes)
+	require.Equal(t, first.ByTier, second.ByTier)
+	require.GreaterOrEqual(t, again.Kept, int64(55), "each directory of a cache is looked at once")
+	require.Less(t, again.Looked, int64(40), "of files only those of work and histories")
+	require.EqualValues(t, 1, b.layout.calls.Load(), "nothing was selected again")
+	b.put(t, npm+"/content-v2/sha512/07/new", 1<<20)
+	third := b.status(t)
+	require.GreaterOrEqual(t, third.Conversations[0].CachesBytes, first.Conversations[0].CachesBytes+1<<20)
+	require.EqualValues(t, 2, b.layout.calls.Load())
+	require.Less(t, b.StorageWork().Looked, int64(60), "only what changed is read again")
+	b.put(t, "runtime-data/"+conversationID(2)+"/workspace/repo/src/main.js", 400_000)
+	fourth := b.status(t)
+	require.Greater(t, fourth.Conversations[1].WorkspaceBytes, third.Conversations[1].WorkspaceBytes+300_000, "work that grows in place is seen")
+}
+
+func TestOneLookServesAllWhoAsk(t *testing.T) {
+	t.Parallel()
+	b := newStorageBox(t, 1, server.Options{})
+	entered, release := make(chan struct{}, 100), make(chan struct{})
+	b.layout.wait = func(context.Context) {
+		entered <- struct{}{}
+		<-release
+	}
+	const callers = 8
+	answers := make(chan error, callers)
+	first, giveUp := context.WithCancel(t.Context())
+	gone := make(chan error, 1)
+	go func() {
+		_, err := b.client.Storage(first)
+		gone <- err
+	}()
+	<-entered
+	for range callers {
+		go func() {
+			_, err := b.client.Storage(t.Context())
+			answers <- err
+		}()
+	}
+	// The agent-server is answered for meanwhile.
+	status, _, _ := ask(t, http.MethodGet, b.url+"/api/conversations/count", "")
+	require.Equal(t, http.StatusNoContent, status)
+	status, _, _ = ask(t, http.MethodGet, b.url+"/api/boxd/use", "")
+	require.Equal(t, http.StatusOK, status)
+	for b.StorageWaiting() < callers+1 {
+		runtime.Gosched()
+	}
+	giveUp()
+	require.Error(t, <-gone)
+	close(release)
+	for range callers {
+		require.NoError(t, <-answers, "whoever gives up takes nothing from the others")
+	}
+	require.EqualValues(t, 1, b.layout.calls.Load())
+}
+
+func TestALookThatNobodyWaitsForEnds(t *testing.T) {
+	t.Parallel()
+	b := newStorageBox(t, 1, server.Options{})
+	entered, ended := make(chan struct{}, 10), make(chan struct{}, 10)
+	b.layout.wait = func(ctx context.Context) {
+		entered <- struct{}{}
+		if b.layout.calls.Load() == 1 {
+			<-ctx.Done()
+			ended <- struct{}{}
+		}
+	}
+	ctx, giveUp := context.WithCancel(t.Context())
+	gone := make(chan error, 1)
+	go func() {
+		_, err := b.client.Storage(ctx)
+		gone <- err
+	}()
+	<-entered
+	giveUp()
+	require.Error(t, <-gone)
+	<-ended
+	for b.StorageWaiting() > 0 {
+		runtime.Gosched()
+	}
+	require.NotEmpty(t, b.status(t).Conversations, "the next one is answered")
+}
+
+func TestAPartThatHangsLeavesTheRestOfTheAnswer(t *testing.T) {
+	t.Parallel()
+	b := newStorageBox(t, 2, server.Options{})
+	b.SettleStorage(200 * time.Millisecond)
+	release := make(chan struct{})
+	b.layout.wait = func(context.Context) { <-release } // deaf to its context
+	for i := range 3 {
+		status := b.status(t)
+		require.True(t, status.Partial)
+		require.Len(t, status.Errors, 1)
+		require.Contains(t, status.Errors[0], []string{"no answer within", "has not come back", "has not come back"}[i])
+		require.Len(t, status.Conversations, 2)
+		require.Equal(t, b.allocated(t, "conversations/"+conversationID(1)), status.Conversations[0].HistoryBytes)
+		require.EqualValues(t, 1, b.layout.calls.Load(), "nobody else is sent there")
+	}
+	close(release)
+	for {
+		status := b.status(t)
+		if !status.Partial {
+			require.Positive(t, status.Conversations[0].CachesBytes)
+			return
+		}
+	}
+}
+
+func TestWhatCannotBeMeasuredIsListed(t *testing.T) {
+	t.Parallel()
+	b := newStorageBox(t, 2, server.Options{})
+	place := filepath.Join(b.root, "runtime-data", conversationID(1))
+	require.NoError(t, os.Rename(place, place+".away"))
+	require.NoError(t, os.Symlink(place+".away", place))
+	status := b.status(t)
+	require.True(t, status.Partial)
+	require.Contains(t, strings.Join(status.Errors, "\n"), conversationID(1)+": is a link")
+	require.Zero(t, status.Conversations[0].WorkspaceBytes)
+	require.Positive(t, status.Conversations[1].WorkspaceBytes)
+	require.NotEmpty(t, status.Left)
+	require.Contains(t, status.Left[0].Skipped, "is a link, or lies behind one")
+}
