@@ -93,7 +93,7 @@ func parse(args []string, env func(string) string, help io.Writer) (settings, er
 	flags.Float64Var(&set.budget.High, "disk-high", 0, "the `part` of the filesystem, of its bytes or inodes, above which what can be made again is shed, such as 0.85; 0 for no limit")
 	flags.Float64Var(&set.budget.Low, "disk-low", 0, "the `part` it is shed down to, such as 0.7; 0 for the same as --disk-high")
 	flags.Int64Var(&set.budget.Bytes, "tree-bytes", 0, "the most `bytes` that may lie below the box's directory, for boxes that share a filesystem; 0 for no limit")
-	flags.BoolVar(&set.ownPasses, "own-passes", true, "free space without being asked, as the budget says; false where the provider suspends the box, since the owner then asks before each suspend")
+	flags.BoolVar(&set.ownPasses, "own-passes", true, "free space and archive without being asked, as the budget and the retention say; false where the provider suspends the box, since the owner then asks before each suspend")
 	err := flags.Parse(args)
 	if errors.Is(err, flag.ErrHelp) {
 		fmt.Fprintf(help, "boxd serves a box: in front of an agent-server, or its histories alone.\n\nUsage: boxd --root DIR [--listen HOST:PORT] [-- AGENT-SERVER ARG...]\n\nThe session key comes from the environment: %s.\nThe agent-server is started with --host and --port added.\n\n", keyVariable)
@@ -130,6 +130,13 @@ func parse(args []string, env func(string) string, help io.Writer) (settings, er
 	}
 	if err := set.budget.Check(); err != nil {
 		return set, fmt.Errorf("--disk-high, --disk-low, --tree-bytes: %w", err)
+	}
+	if !set.ownPasses {
+		// What a pass at the start does besides is to finish one that was cut off.
+		if set.retention.days > 0 {
+			return set, errors.New("--retention: a number of days needs passes of the box's own; leave --own-passes=false out, or say --retention off")
+		}
+		set.retention, set.budget = retentionSetting{off: true}, reclaim.Budget{}
 	}
 	if set.catalogue, err = readCatalogue(*catalogue); err != nil {
 		return set, err
@@ -211,14 +218,18 @@ func serve(ctx context.Context, set settings, env func(string) string, log *slog
 	inner, end := context.WithCancel(ctx)
 	defer end()
 	var children sync.WaitGroup
-	if set.ownPasses {
-		children.Go(func() { maintain(inner, reclaimer.Pass, set.budget.Set(), log) })
-	}
+	children.Go(func() { maintain(inner, reclaimer.Pass, set.budget.Set(), log) })
 	opts.Keeping = newKeeping(set, in, log)
 	opts.Recreatable = in.recreatable
 	children.Go(func() { opts.Keeping.Keeper.Run(inner) })
 	left := housekeeping.New(set.root, housekeeping.Options{BashEvents: time.Duration(set.bashEventsDays * float64(24*time.Hour))})
 	children.Go(func() { housekeep(inner, left, log) })
+	opts.Forgotten = left.Items
+	if in.worktrees != nil {
+		if err := in.worktrees.Recover(ctx); err != nil {
+			log.Warn("finish removals of worktrees that were cut off", "error", err)
+		}
+	}
 	if len(set.argv) > 0 {
 		dropPacked(set.root)
 		server := &child{root: set.root, argv: set.argv, key: set.key, env: env, output: output, log: log}

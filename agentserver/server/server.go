@@ -48,6 +48,9 @@ type Options struct {
 	// Recreatable lists what can be made again in a directory of the box, paths
 	// relative to it with the rule for each; nil means nothing can.
 	Recreatable func(ctx context.Context, dir string) (map[string]string, error)
+	// Forgotten lists what agent-servers left behind, for the storage status; nil
+	// lists nothing.
+	Forgotten func(ctx context.Context) ([]box.ReclaimItem, error)
 	// Keeping archives conversations; nil means that none is by age, and that
 	// none has a rule.
 	Keeping *Keeping

@@ -39,6 +39,7 @@ type storage struct {
 	// retention returns how long a conversation keeps its runtime, as it takes
 	// effect; nil when nobody knows.
 	retention func(id string) *box.Retention
+	forgotten func(ctx context.Context) ([]box.ReclaimItem, error) // nil when nobody looks
 	started   time.Time
 	scanner   *scan.Scanner
 	bound     time.Duration
@@ -46,6 +47,7 @@ type storage struct {
 	histories part[histories]
 	disks     part[box.Disk]
 	selects   part[reclaim.Selection]
+	leftover  part[[]box.ReclaimItem]
 
 	mu      sync.Mutex
 	running *storageLook
@@ -76,8 +78,9 @@ func (s *storage) listed(before map[string]stateMark) (histories, error) {
 type charted struct {
 	reclaim.Selection
 	chart
-	at    time.Time
-	print uint64
+	forgotten []box.ReclaimItem // what stays of what agent-servers left behind
+	at        time.Time
+	print     uint64
 }
 
 // storageLook is one look at the disk, for all who wait for it.
@@ -97,7 +100,7 @@ func newStorage(opts Options, dir history, started time.Time) *storage {
 		retention = opts.Keeping.Keeper.Effective
 	}
 	return &storage{
-		reclaim: opts.Reclaim, history: dir, retention: retention, started: started, bound: partBound,
+		reclaim: opts.Reclaim, history: dir, retention: retention, forgotten: opts.Forgotten, started: started, bound: partBound,
 		scanner: scan.New(opts.Root, scan.Options{Watch: watches}), states: map[string]stateMark{},
 	}
 }
@@ -223,6 +226,16 @@ func (s *storage) measure(ctx context.Context, list []stored) (*charted, scan.Re
 		}
 		next.Errors = append(next.Errors, "select what could be freed: "+err.Error())
 	}
+	if s.forgotten != nil {
+		items, err := s.leftover.do(ctx, s.bound, s.forgotten)
+		if err != nil && ctx.Err() != nil {
+			return next, result, err
+		}
+		if err != nil {
+			next.Errors = append(next.Errors, "look for what agent-servers left behind: "+err.Error())
+		}
+		next.forgotten = slices.DeleteFunc(items, func(i box.ReclaimItem) bool { return i.Skipped == "" })
+	}
 	next.chart = newChart(list, &next.Selection)
 	if last == nil || result.Sizes == nil || !slices.Equal(last.places, next.places) {
 		if result, err = s.walk(ctx, next.places); err != nil {
@@ -278,7 +291,7 @@ func (s *storage) tell(status *box.StorageStatus, list []stored, found *charted,
 	}
 	status.ByTier = sums.byTier("")
 	status.Reclaimable = status.ByTier[box.TierCaches]
-	status.Left = sums.left()
+	status.Left = append(sums.left(), found.forgotten...)
 	status.TrashBytes = sums.trash()
 }
 

@@ -78,7 +78,7 @@ func TestBoxSeesItsOwnEnvironmentAndNothingOfTheWorker(t *testing.T) {
 	if !slices.Equal(env, want) {
 		t.Errorf("environment\n%q\nwant\n%q", env, want)
 	}
-	args := []string{"--root", dir, "--listen", "127.0.0.1:0", "--", "/usr/bin/agent", "--flag", "a b"}
+	args := []string{"--root", dir, "--listen", "127.0.0.1:0", "--own-passes=false", "--", "/usr/bin/agent", "--flag", "a b"}
 	if !slices.Equal(got.Args, args) || got.Dir != dir {
 		t.Errorf("arguments %q in %s, want %q in %s", got.Args, got.Dir, args, dir)
 	}

@@ -113,7 +113,8 @@ func (d *Driver) spawn(ctx context.Context, rec *record, env []string) error {
 		return err
 	}
 	defer log.Close()
-	argv := append(slices.Clone(d.opts.Command), "--root", d.place.box(name), "--listen", "127.0.0.1:0")
+	argv := append(slices.Clone(d.opts.Command), "--root", d.place.box(name), "--listen", "127.0.0.1:0",
+		"--own-passes=false") // boxkeeper suspends the box, and asks before it does
 	if len(d.opts.AgentServer) > 0 {
 		argv = append(append(argv, "--"), d.opts.AgentServer...)
 	}
