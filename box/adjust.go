@@ -24,6 +24,9 @@ func (f *Facts) CheckAsk(ask Ask) error {
 	if n := len(ask.Reclaim.ConversationIDs); n > MaxReclaimConversations {
 		return Invalidf("conversation_ids", "names %d conversations; at most %d fit into one request", n, MaxReclaimConversations)
 	}
+	if err := checkAccept(ask.Reclaim); err != nil {
+		return err
+	}
 	for i, id := range ask.Reclaim.ConversationIDs {
 		if !conversationForm.MatchString(id) {
 			return Invalidf(fmt.Sprintf("conversation_ids[%d]", i), "is not the id of a conversation: 32 hexadecimal digits, with or without dashes")
@@ -53,6 +56,14 @@ func (f *Facts) CheckAsk(ask Ask) error {
 		StateBoxArchived, StateLost, StateAbandoned:
 	}
 	return Errorf(ClassFailedPrecondition, "%s needs a running box and this one is %s; connect first", ask.Kind, f.State)
+}
+
+// checkAccept refuses to give up work of nobody in particular.
+func checkAccept(r ReclaimRequest) error {
+	if r.AcceptUnsaved && (len(r.ConversationIDs) == 0 || !slices.Contains(r.Tiers, TierRuntime)) {
+		return Invalidf("accept_unsaved", "is for tier runtime of conversations that are named; add both, or leave it out")
+	}
+	return nil
 }
 
 // Queue stores an ask; the answer arrives as [Facts.ResultFor] its id. An

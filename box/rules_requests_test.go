@@ -180,6 +180,13 @@ func TestRequestsAreRefused(t *testing.T) {
 		"a conversation that is none": {func(f *box.Facts) error {
 			return f.CheckAsk(box.Ask{Kind: box.AskReclaim, ID: "a", Reclaim: box.ReclaimRequest{ConversationIDs: []string{strings.Repeat("a", 32), "../x"}}})
 		}, "conversation_ids[1]", box.ClassInvalid},
+		"work of nobody in particular given up": {func(f *box.Facts) error {
+			return f.CheckAsk(box.Ask{Kind: box.AskReclaim, ID: "a", Reclaim: box.ReclaimRequest{Tiers: []box.Tier{box.TierRuntime}, AcceptUnsaved: true}})
+		}, "accept_unsaved", box.ClassInvalid},
+		"work given up in another tier": {func(f *box.Facts) error {
+			ask := box.ReclaimRequest{ConversationIDs: []string{strings.Repeat("a", 32)}, AcceptUnsaved: true}
+			return f.CheckAsk(box.Ask{Kind: box.AskReclaim, ID: "a", Reclaim: ask})
+		}, "accept_unsaved", box.ClassInvalid},
 		"more conversations than fit": {func(f *box.Facts) error {
 			ids := slices.Repeat([]string{"11111111-2222-3333-4444-555555555555"}, box.MaxReclaimConversations+1)
 			return f.CheckAsk(box.Ask{Kind: box.AskReclaim, ID: "a", Reclaim: box.ReclaimRequest{ConversationIDs: ids}})

@@ -97,6 +97,11 @@ type ReclaimRequest struct {
 	// ConversationIDs limits the pass to these; empty means all, and what belongs
 	// to no conversation.
 	ConversationIDs []string `json:"conversation_ids,omitzero"`
+	// AcceptUnsaved, with tier runtime, says that a person gives up work that is
+	// nowhere else in the worktrees of these conversations: it is kept as
+	// references of the repository and in an archive in the box, and they go.
+	// Whatever is in doubt stays all the same.
+	AcceptUnsaved bool `json:"accept_unsaved,omitzero"`
 }
 
 // ReclaimReport is the answer: the plan of a dry run, or what was done.

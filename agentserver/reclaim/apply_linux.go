@@ -83,7 +83,8 @@ func (r *Reclaimer) begin(ctx context.Context, id string) (*record, error) {
 		one.trash = trash
 		r.take(ctx, one)
 	}
-	taken := takenItems(id, items)
+	r.removeOwn(ctx, plan.Accept, items, again)
+	taken := append(takenItems(id, items), r.removedOwn()...)
 	r.own(taken, true)
 	r.mu.Lock()
 	plan.Items, plan.before, plan.ended = items, before, ended
@@ -104,14 +105,14 @@ func trashEntry(id string, i int) string { return id + "-" + strconv.Itoa(i) }
 // trashed is one item that lies in the trash.
 type trashed struct {
 	name string
-	item int
+	item int // -1 for what a Remover put there
 }
 
 // takenItems lists what the plan put into the trash.
 func takenItems(id string, items []item) []trashed {
 	var out []trashed
 	for i := range items {
-		if items[i].Skipped == "" {
+		if items[i].Skipped == "" && !items[i].Own {
 			out = append(out, trashed{trashEntry(id, i), i})
 		}
 	}
@@ -128,7 +129,10 @@ func (r *Reclaimer) finish(plan *record, taken []trashed) {
 	held := heldOpen()
 	for i, t := range taken {
 		r.step("proving")
-		if kept[i] = r.prove(t.name, &plan.Items[t.item]); kept[i] == "" {
+		if t.item >= 0 {
+			kept[i] = r.prove(t.name, &plan.Items[t.item])
+		}
+		if kept[i] == "" {
 			r.step("deleting")
 			r.discard(t.name, held, &results[i])
 			removed += results[i].bytes
@@ -148,6 +152,7 @@ func (r *Reclaimer) finish(plan *record, taken []trashed) {
 	items := slices.Clone(plan.Items)
 	for i, t := range taken {
 		switch out := results[i]; {
+		case t.item < 0: // what is left of it the sweep tries again
 		case kept[i] != "":
 			items[t.item].Skipped = kept[i]
 		case out.left > 0:

@@ -56,7 +56,7 @@ func (r *Reclaimer) Pass(ctx context.Context) error {
 		r.opts.Log.Warn("a pass leaves a layout out", "why", fault)
 	}
 	for i := range all {
-		if all[i].Archived && all[i].Runtime != "" && all[i].Busy == "" {
+		if _, own := all[i].layout.(Remover); all[i].Archived && (all[i].Runtime != "" || own) && all[i].Busy == "" {
 			if _, err := r.shed(ctx, &all[i], box.TierRuntime); err != nil {
 				return err
 			}

@@ -37,6 +37,7 @@ type record struct {
 	PlannedInodes int64              `json:"planned_inodes,omitzero"`
 	LowerBound    bool               `json:"lower_bound,omitzero"`
 	Errors        []string           `json:"errors,omitzero"`
+	Accept        bool               `json:"accept,omitzero"` // what a person gave up
 	Report        *box.ReclaimReport `json:"report,omitzero"`
 	before        int64              // free bytes before the pass
 	ended         chan struct{}      // closed when the pass of this process has ended
@@ -48,6 +49,8 @@ type item struct {
 	Dev     uint64 `json:"dev,omitzero"`
 	Ino     uint64 `json:"ino,omitzero"`
 	MtimeNS int64  `json:"mtime_ns,omitzero"`
+	// Own says that it goes by the own rule of its layout, see [Remover].
+	Own bool `json:"own,omitzero"`
 }
 
 var planForm = regexp.MustCompile(`^[0-9a-f]{32}$`)

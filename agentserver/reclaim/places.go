@@ -38,7 +38,8 @@ type scope struct {
 	// only are conversations; nil means all, and what belongs to none.
 	only []string
 	// place, when set, is the one place to look at.
-	place *placed
+	place  *placed
+	accept bool // a person gives up what is nowhere else, see Remover
 }
 
 // places lists the box's own home and what the layouts know, longest unused
@@ -182,7 +183,7 @@ var conversationForm = regexp.MustCompile(`^[0-9a-f]{32}$`)
 
 // scopeOf looks up the conversations of a request that is valid by itself.
 func (r *Reclaimer) scopeOf(ctx context.Context, request box.ReclaimRequest) (scope, error) {
-	out := scope{tier: box.TierCaches}
+	out := scope{tier: box.TierCaches, accept: request.AcceptUnsaved}
 	for _, tier := range request.Tiers {
 		if level(tier) > level(out.tier) {
 			out.tier = tier

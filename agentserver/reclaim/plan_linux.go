@@ -38,6 +38,7 @@ func (r *Reclaimer) plan(ctx context.Context, limits scope) (*record, error) {
 		return nil, err
 	}
 	out := newRecord()
+	out.Accept = limits.accept
 	out.Errors = told(found.unread)
 	for _, one := range found.listed(limits.tier) {
 		out.Items = append(out.Items, one.item)
@@ -79,6 +80,11 @@ func (g *gathering) among(ctx context.Context, all []placed) error {
 func (g *gathering) lookAround(ctx context.Context) error {
 	if g.place.Runtime != "" && level(g.scope.tier) >= level(box.TierRuntime) {
 		if err := g.consider(ctx, &runtimeRule, g.place.Runtime); err != nil {
+			return err
+		}
+	}
+	if layout, ok := g.place.layout.(Remover); ok && level(g.scope.tier) >= level(box.TierRuntime) {
+		if err := g.judged(ctx, layout); err != nil {
 			return err
 		}
 	}

@@ -171,6 +171,8 @@ func validate(request box.ReclaimRequest) error {
 	switch {
 	case ends && len(request.ConversationIDs) == 0 && !request.DryRun && request.PlanID == "":
 		return box.Invalidf("conversation_ids", "tier runtime ends conversations: name them, or apply the plan of a dry run")
+	case request.AcceptUnsaved && (!ends || len(request.ConversationIDs) == 0 || request.PlanID != ""):
+		return box.Invalidf("accept_unsaved", "is for tier runtime of conversations that are named, and for a dry run before its plan is applied")
 	case request.PlanID != "" && request.DryRun:
 		return box.Invalidf("dry_run", "a plan id means apply; leave dry_run out, or leave plan_id out for a new plan")
 	case request.PlanID != "" && !planForm.MatchString(request.PlanID):

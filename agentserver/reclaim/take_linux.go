@@ -28,7 +28,7 @@ func (r *Reclaimer) parties(ctx context.Context, id string, items []item, again 
 	var out []*party
 	for i := range items {
 		entry := &items[i]
-		if entry.Skipped != "" || again && r.gone(entry.Path) {
+		if entry.Own || entry.Skipped != "" || again && r.gone(entry.Path) {
 			continue // moved by the pass before; its trash is deleted, or was
 		}
 		var owner *placed

@@ -65,6 +65,7 @@ func (a *Shared) reclaimCommand() *cobra.Command {
 	c.Flags().BoolVar(&req.DryRun, "dry-run", false, "show what would be freed and delete nothing")
 	c.Flags().StringVar(&req.PlanID, "plan", "", "id of a plan from a dry run")
 	c.Flags().StringArrayVar(&tiers, "tier", nil, "how deep: caches (default), dependencies or runtime (repeat)")
+	c.Flags().BoolVar(&req.AcceptUnsaved, "accept-unsaved", false, "with --tier runtime and --conversation: worktrees go although work in them is nowhere else; it is kept as references and in an archive in the box first")
 	c.Flags().StringArrayVar(&req.ConversationIDs, "conversation", nil, "only what belongs to this conversation (repeat; default everything)")
 	c.RunE = func(c *cobra.Command, given []string) error {
 		for _, tier := range tiers {

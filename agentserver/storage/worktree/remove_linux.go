@@ -59,6 +59,21 @@ func (r *root) same(at string) error {
 	return nil
 }
 
+// Judge says of each worktree of a conversation why Remove would leave it. It
+// removes nothing.
+func (l *Layout) Judge(ctx context.Context, conversation string, confirmed bool) ([]box.ReclaimItem, error) {
+	return l.each(ctx, conversation, func(one *removal) (evidence, skipped string) {
+		v := l.judge(ctx, one.place)
+		if len(v.doubts) > 0 || len(v.losses) > 0 && !confirmed {
+			return "", strings.Join(v.reasons(), "; ")
+		}
+		if len(v.losses) > 0 {
+			return "kept elsewhere first: " + strings.Join(v.losses, "; "), ""
+		}
+		return v.evidence, ""
+	})
+}
+
 // Remove removes the worktrees of a conversation that hold nothing of their own,
 // by the rule in the package comment, and says of each that it leaves why. With
 // confirmed, a person has accepted the loss of what it would name: that is then
@@ -66,6 +81,12 @@ func (r *root) same(at string) error {
 // nothing. It may be repeated; one call at a time for a conversation. The
 // conversation should be conversation-archived before.
 func (l *Layout) Remove(ctx context.Context, conversation string, confirmed bool) ([]box.ReclaimItem, error) {
+	return l.each(ctx, conversation, func(one *removal) (evidence, skipped string) { return one.run(ctx, confirmed) })
+}
+
+// each does something with every worktree of a conversation. What a crash left
+// aside is put right first.
+func (l *Layout) each(ctx context.Context, conversation string, do func(*removal) (evidence, skipped string)) ([]box.ReclaimItem, error) {
 	if raw, err := hex.DecodeString(conversation); err != nil || len(raw) != 16 || strings.ToLower(conversation) != conversation {
 		return nil, box.Invalidf("conversation", "%q is not the id of a conversation; use 32 hexadecimal digits", conversation)
 	}
@@ -97,7 +118,7 @@ func (l *Layout) Remove(ctx context.Context, conversation string, confirmed bool
 		}
 		one := &removal{layout: l, tree: tree, dir: fd, conversation: conversation, place: path.Join(dir, name.Name)}
 		item := l.item(conversation, filepath.Join(l.opts.Root, one.place))
-		item.Evidence, item.Skipped = one.run(ctx, confirmed)
+		item.Evidence, item.Skipped = do(one)
 		out = append(out, item)
 	}
 	// Succeeds only when nothing is left in it.
@@ -303,7 +324,7 @@ func (l *Layout) discard(dir int, aside string) {
 		return
 	}
 	defer unix.Close(trash)
-	_ = reclaim.MoveAside(dir, aside, trash, "worktree-"+strings.TrimPrefix(aside, asidePrefix))
+	_ = reclaim.MoveAside(dir, aside, trash, reclaim.RemovedPrefix+strings.TrimPrefix(aside, asidePrefix))
 }
 
 // recover ends or undoes a removal that a crash cut off: git still lists it, or

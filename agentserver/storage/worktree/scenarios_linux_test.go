@@ -189,7 +189,7 @@ func TestARemovalThatACrashCutOffIsUndoneOrEnded(t *testing.T) {
 		require.NoError(t, os.Rename(f.tree, filepath.Dir(f.tree)+"/.boxd-removing-0011223344556677-project"))
 		f.git(f.main, "worktree", "remove", f.tree)
 		require.NoError(t, f.layout().Recover(t.Context()))
-		require.DirExists(t, f.trash+"/worktree-0011223344556677-project")
+		require.DirExists(t, f.trash+"/removed-0011223344556677-project")
 		require.NoDirExists(t, filepath.Dir(f.tree))
 	})
 	t.Run("with the repository gone from sight", func(t *testing.T) {

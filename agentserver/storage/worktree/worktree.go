@@ -43,7 +43,7 @@ type Layout struct {
 	root root
 }
 
-var _ reclaim.Layout = (*Layout)(nil)
+var _ reclaim.Remover = (*Layout)(nil)
 
 // New returns a Layout. The root may be missing: then there are no worktrees.
 func New(opts Options) (*Layout, error) {

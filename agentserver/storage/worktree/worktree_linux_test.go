@@ -135,7 +135,7 @@ func (f *fixture) requireGone(item box.ReclaimItem) {
 	require.NoDirExists(f.t, f.tree)
 	require.NoDirExists(f.t, filepath.Join(f.main, ".git/worktrees/project"))
 	require.NotContains(f.t, f.git(f.main, "worktree", "list"), dashed)
-	trashed, err := filepath.Glob(filepath.Join(f.trash, "worktree-*"))
+	trashed, err := filepath.Glob(filepath.Join(f.trash, "removed-*"))
 	require.NoError(f.t, err)
 	require.Len(f.t, trashed, 1)
 }

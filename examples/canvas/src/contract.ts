@@ -642,6 +642,10 @@ export interface ReclaimAsk {
    * conversation_ids limits the pass to these; empty means all, and what belongs to no conversation.
    */
   conversation_ids?: string[];
+  /**
+   * AcceptUnsaved, with tier runtime, says that a person gives up work that is nowhere else in the worktrees of these conversations: it is kept as references of the repository and in an archive in the box, and they go. Whatever is in doubt stays all the same.
+   */
+  accept_unsaved?: boolean;
 }
 /**
  * ReclaimReport is the answer: the plan of a dry run, or what was done.
