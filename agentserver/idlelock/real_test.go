@@ -52,8 +52,10 @@ func python(t *testing.T, interpreter, script string, args ...string) (stop func
 	child.Stderr = &faults
 	require.NoError(t, child.Start())
 	ready := make([]byte, len("ready\n"))
-	_, err = io.ReadFull(output, ready)
-	require.NoError(t, err, faults.String())
+	if _, err = io.ReadFull(output, ready); err != nil {
+		_ = child.Wait() // what it said is whole only then
+		require.NoError(t, err, faults.String())
+	}
 	return func() {
 		input.Close()
 		require.NoError(t, child.Wait(), faults.String())

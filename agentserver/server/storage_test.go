@@ -290,7 +290,6 @@ func TestLinksBetweenACacheAndItsUsersCountOnce(t *testing.T) {
 
 func TestLastActiveIsTakenFromTheNewestSignOfUse(t *testing.T) {
 	t.Parallel()
-	now := time.Now()
 	for name, row := range map[string]struct {
 		state, event, lease, dir, layout time.Duration // ages; 0 is not there
 		want                             time.Duration
@@ -312,6 +311,7 @@ func TestLastActiveIsTakenFromTheNewestSignOfUse(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			b := newStorageBox(t, 1, server.Options{})
+			now := time.Now() // here, since parallel tests may wait for long
 			dir := filepath.Join(b.root, "conversations", conversationID(1))
 			age := func(name string, by time.Duration) {
 				at := now.Add(-by)
