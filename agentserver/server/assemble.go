@@ -47,7 +47,7 @@ func assemble(set settings, env func(string) string, log *slog.Logger) (*insides
 	write := func(name string, content []byte) error { return in.reclaimer.WriteFile(name, content) }
 	lock := idlelock.New(idlelock.Options{NoLeases: noLeases(set, env)})
 	// A container is the sign there, whether leases are kept or not.
-	containers := dockerruntime.New(set.root, write, dockerruntime.Options{Container: dockerruntime.Containers("docker")})
+	containers := dockerruntime.New(set.root, write, dockerruntime.Options{Containers: dockerruntime.Containers("docker")})
 	in.layouts = []reclaim.Layout{containers, containers.Forgotten(), sharedworkspace.New(set.root, write, sharedworkspace.Options{Lock: lock})}
 	if in.git != nil {
 		if in.worktrees, err = in.newWorktrees(lock, write); err != nil {
