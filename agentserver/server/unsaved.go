@@ -34,8 +34,8 @@ func (s *Server) getUnsaved(w http.ResponseWriter, r *http.Request) {
 	if !s.takeLook(r) {
 		return
 	}
-	defer func() { <-s.looks }()
 	answer, err := s.work.Unsaved(r.Context())
+	<-s.looks // before the answer is sent: its reader may be slow
 	if err != nil {
 		refuseError(w, err)
 		return

@@ -33,7 +33,8 @@ func newWhole(t *testing.T) *whole {
 		t.Skip("needs git")
 	}
 	w := &whole{t, filepath.Join(t.TempDir(), "box")}
-	require.NoError(t, os.Mkdir(w.root, 0o700))
+	require.NoError(t, os.MkdirAll(filepath.Join(w.root, "conversations"), 0o700))
+	require.NoError(t, os.Chmod(w.root, 0o700))
 	return w
 }
 
@@ -132,6 +133,28 @@ func TestABoxWhoseWorkIsAllPushedIsClean(t *testing.T) {
 		require.Empty(t, manifest.Incomplete)
 		require.EqualValues(t, 3, manifest.Files, "without the dependencies")
 		b.stop(t)
+	}
+}
+
+// A history that was taken in lies elsewhere on the disk than the others, and
+// has nothing that a retention could be about.
+func TestAHistoryThatWasTakenInIsMeasuredAndHasNoRetention(t *testing.T) {
+	t.Parallel()
+	from, to := newWhole(t), newWhole(t)
+	from.conversation(liveID, "/workspace")
+	first := startBoxd(t, from.root)
+	status, packed, _ := ask(t, http.MethodGet, first.url+"/api/file/download-trajectory/"+liveID, "")
+	require.Equal(t, http.StatusOK, status)
+	second := startBoxd(t, to.root)
+	status, text, _ := ask(t, http.MethodPut, second.url+"/api/boxd/history/"+liveID, packed)
+	require.Equal(t, http.StatusCreated, status, text)
+	var told box.StorageStatus
+	get(t, second.url+"/api/storage", &told)
+	require.Len(t, told.Conversations, 1)
+	require.Positive(t, told.Conversations[0].HistoryBytes)
+	for _, method := range []string{http.MethodGet, http.MethodPut} {
+		status, text, _ = ask(t, method, second.url+"/api/conversations/"+liveID+"/retention", `{"mode":"on_stop"}`)
+		require.Equal(t, http.StatusGone, status, text)
 	}
 }
 
