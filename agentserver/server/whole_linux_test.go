@@ -158,6 +158,43 @@ func TestAHistoryThatWasTakenInIsMeasuredAndHasNoRetention(t *testing.T) {
 	}
 }
 
+// engine puts a container engine without containers in the way.
+func engine(t *testing.T) (path string) {
+	t.Helper()
+	dir := t.TempDir()
+	require.NoError(t, os.WriteFile(filepath.Join(dir, "docker"), []byte("#!/bin/sh\nexit 0\n"), 0o700))
+	return dir + ":" + os.Getenv("PATH")
+}
+
+func (w *whole) status(b *boxd) map[string]box.ConversationStorage {
+	w.t.Helper()
+	var told box.StorageStatus
+	get(w.t, b.url+"/api/storage", &told)
+	out := map[string]box.ConversationStorage{}
+	for _, one := range told.Conversations {
+		out[one.ID] = one
+	}
+	return out
+}
+
+// With its runtime a conversation leaves the list of its layout; its history
+// stays, and so does what is known of it.
+func TestAnArchivedConversationWithoutItsRuntimeIsToldAsArchived(t *testing.T) {
+	w := newWhole(t)
+	w.contained(liveID)
+	t.Setenv("PATH", engine(t))
+	b := startBoxd(t, w.root)
+	status, text, _ := ask(t, http.MethodPost, b.url+"/api/storage/reclaim", `{"tiers":["runtime"],"conversation_ids":["`+liveID+`"]}`)
+	require.Equal(t, http.StatusOK, status, text)
+	require.NoDirExists(t, filepath.Join(w.root, w.runtime(liveID)), text)
+	one := w.status(b)[liveID]
+	require.Equal(t, "archived", one.State)
+	require.Positive(t, one.ArchivedSeconds)
+	require.Positive(t, one.HistoryBytes)
+	status, _, _ = ask(t, http.MethodPost, b.url+"/api/conversations/"+liveID+"/run", "")
+	require.Equal(t, http.StatusGone, status)
+}
+
 // stop ends boxd in order.
 func (b *boxd) stop(t *testing.T) {
 	t.Helper()
