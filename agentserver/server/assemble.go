@@ -73,7 +73,8 @@ func noLeases(set settings, env func(string) string) string {
 }
 
 func (in *insides) newWorktrees(lock *idlelock.Locker, write ondisk.Writer) (*worktree.Layout, error) {
-	if err := os.MkdirAll(filepath.Join(in.root, rescueDir), 0o700); err != nil {
+	// A link out of the box there would lead what is rescued to where nobody looks.
+	if err := in.below(func(root *os.Root) error { return root.MkdirAll(rescueDir, 0o700) }); err != nil {
 		return nil, fmt.Errorf("make %s: %w", rescueDir, err)
 	}
 	at := func(name string) string { return filepath.Join(in.root, name) }

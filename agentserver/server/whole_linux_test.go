@@ -195,6 +195,28 @@ func TestAnArchivedConversationWithoutItsRuntimeIsToldAsArchived(t *testing.T) {
 	require.Equal(t, http.StatusGone, status)
 }
 
+func TestWhatIsRescuedStaysInTheBox(t *testing.T) {
+	t.Parallel()
+	w := newWhole(t)
+	outside := t.TempDir()
+	require.NoError(t, os.Mkdir(filepath.Join(w.root, "persistence"), 0o700))
+	require.NoError(t, os.Symlink(outside, filepath.Join(w.root, "persistence/rescue")))
+	cmd := exec.CommandContext(t.Context(), self(t), "--root", w.root)
+	cmd.Env = append(os.Environ(), "SERVER_TEST_ROLE=boxd", "OH_SESSION_API_KEYS_0="+key)
+	var said buffer
+	cmd.Stderr = &said
+	require.NoError(t, cmd.Start())
+	ended := make(chan error, 1)
+	go func() { ended <- cmd.Wait() }()
+	select {
+	case err := <-ended:
+		require.Error(t, err)
+	case <-time.After(10 * time.Second):
+		require.Fail(t, "boxd serves")
+	}
+	require.Contains(t, said.String(), "persistence/rescue")
+}
+
 // stop ends boxd in order.
 func (b *boxd) stop(t *testing.T) {
 	t.Helper()
