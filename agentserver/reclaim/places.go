@@ -29,7 +29,9 @@ const homeDir = "home"
 // relative to the root.
 type placed struct {
 	Place
-	layout Layout // nil for the box's own home
+	// elsewhere are workspaces of the same conversation that another layout knows.
+	elsewhere []string
+	layout    Layout // nil for the box's own home
 }
 
 // scope limits a plan.
@@ -58,10 +60,11 @@ func (r *Reclaimer) places(ctx context.Context) (all []placed, faults []string) 
 			if at.Home == own.Home {
 				own.Home = "" // its layout says who uses it
 			}
-			all = append(all, placed{at, layout})
+			all = append(all, placed{Place: at, layout: layout})
 		}
 	}
 	apart(all)
+	together(all)
 	if own.Home != "" {
 		all = append(all, own)
 	}
@@ -86,6 +89,31 @@ func apart(all []placed) {
 					}
 					all[i].Busy = cmp.Or(all[i].Busy, "shares "+top+" with another conversation")
 					all[j].Busy = cmp.Or(all[j].Busy, "shares "+at+" with another conversation")
+				}
+			}
+		}
+	}
+}
+
+// together makes what keeps a conversation in one layout keep it in the others:
+// it is archived as a whole.
+func together(all []placed) {
+	same := map[string][]int{}
+	for i := range all {
+		if id := all[i].Conversation; id != "" {
+			same[id] = append(same[id], i)
+		}
+	}
+	for _, group := range same {
+		busy := ""
+		for _, i := range group {
+			busy = cmp.Or(busy, all[i].Busy)
+		}
+		for _, i := range group {
+			all[i].Busy = cmp.Or(all[i].Busy, busy)
+			for _, j := range group {
+				if i != j {
+					all[i].elsewhere = append(all[i].elsewhere, all[j].Workspaces...)
 				}
 			}
 		}

@@ -111,3 +111,44 @@ func TestALayoutThatCannotBeReadIsToldAndTheRestGoes(t *testing.T) {
 	_, err = r.Do(t.Context(), box.ReclaimRequest{ConversationIDs: []string{conversationID(7)}})
 	require.Equal(t, box.ClassUnavailable, box.ClassOf(err), "it cannot be told whether that one is there")
 }
+
+// A conversation is archived as a whole, whichever layout has its runtime.
+func TestWhatAnotherLayoutKnowsKeepsARuntime(t *testing.T) {
+	t.Parallel()
+	for name, row := range map[string]struct {
+		other reclaim.Place
+		want  string
+	}{
+		"work in its worktree":             {reclaim.Place{Workspaces: []string{"worktrees/a/repo"}}, "holds unsaved work: 1 commit"},
+		"its worktree is in use":           {reclaim.Place{Workspaces: []string{"worktrees/a/saved"}, Busy: "in use by cc"}, "in use by cc"},
+		"nothing that would be lost there": {reclaim.Place{Workspaces: []string{"worktrees/a/saved"}}, ""},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			root := inMemory(t)
+			places := conversations(t, root, 1)
+			row.other.Conversation = conversationID(0)
+			unsaved := func(_ context.Context, dir string) (string, error) {
+				if filepath.Base(filepath.Dir(dir)) == "a" && filepath.Base(dir) == "repo" {
+					return "1 commit", nil
+				}
+				return "", nil
+			}
+			r := openWith(t, root, reclaim.Options{Layouts: []reclaim.Layout{places, &layout{places: []reclaim.Place{row.other}}}, Unsaved: unsaved})
+			report := do(t, r, box.ReclaimRequest{Tiers: []box.Tier{box.TierRuntime}, ConversationIDs: []string{conversationID(0)}})
+			runtime := filepath.Join(runtimes, conversationID(0))
+			if row.want == "" {
+				require.Contains(t, taken(report), runtime)
+				return
+			}
+			require.NotContains(t, taken(report), runtime)
+			require.Empty(t, places.archived)
+			require.DirExists(t, filepath.Join(root, runtime))
+			for _, item := range report.Items {
+				if item.Path == runtime {
+					require.Equal(t, row.want, item.Skipped)
+				}
+			}
+		})
+	}
+}

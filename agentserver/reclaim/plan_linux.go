@@ -211,13 +211,14 @@ func (r *Reclaimer) deepFault(ctx context.Context, rule *rule, place *placed, fd
 // unsaved says which work would be lost with the runtime of a place. One that is
 // conversation-archived already was asked for before.
 func (r *Reclaimer) unsaved(ctx context.Context, place *placed) string {
-	if place.Archived || len(place.Workspaces) == 0 {
+	workspaces := slices.Concat(place.Workspaces, place.elsewhere)
+	if place.Archived || len(workspaces) == 0 {
 		return ""
 	}
 	if r.opts.Unsaved == nil {
 		return "nobody can tell whether its workspace holds unsaved work"
 	}
-	for _, workspace := range place.Workspaces {
+	for _, workspace := range workspaces {
 		why, err := r.opts.Unsaved(ctx, r.abs(workspace))
 		switch {
 		case err != nil:

@@ -8,6 +8,7 @@ import (
 	"log/slog"
 	"os"
 	"path/filepath"
+	"slices"
 	"sync"
 	"time"
 
@@ -160,30 +161,27 @@ func (k *Keeper) Pass(ctx context.Context) ([]Outcome, error) {
 	for id, err := range broken {
 		k.opts.Log.Warn("a conversation is left as it is", "conversation", id, "error", err)
 	}
+	all, err := k.seats(ctx)
+	if err != nil {
+		return nil, err
+	}
 	var out []Outcome
-	for _, layout := range k.opts.Layouts {
-		places, err := layout.Places(ctx)
-		if err != nil {
-			return out, fmt.Errorf("list the conversations: %w", err)
+	for _, one := range all {
+		id := one[0].place.Conversation
+		if broken[id] != nil {
+			continue
 		}
-		for i := range places {
-			place := &places[i]
-			if place.Conversation == "" || broken[place.Conversation] != nil {
-				continue
-			}
-			if place.Archived {
-				k.finish(ctx, place)
-				continue
-			}
-			why, due := k.due(place, rules[place.Conversation], now)
-			if !due {
-				continue
-			}
-			one := k.archive(ctx, layout, place, why)
-			out = append(out, one)
-			if err := ctx.Err(); err != nil {
-				return out, err
-			}
+		if slices.ContainsFunc(one, func(s seat) bool { return s.place.Archived }) {
+			k.finish(ctx, one)
+			continue
+		}
+		why, due := k.due(one, rules[id], now)
+		if !due {
+			continue
+		}
+		out = append(out, k.archive(ctx, one, why))
+		if err := ctx.Err(); err != nil {
+			return out, err
 		}
 	}
 	return out, nil
@@ -198,15 +196,13 @@ func (k *Keeper) Stopped(ctx context.Context, id string) (out Outcome, due bool,
 	if err != nil || !set || rule.Mode != box.RetentionOnStop || k.opts.Off != "" {
 		return Outcome{}, false, err
 	}
-	for _, layout := range k.opts.Layouts {
-		places, err := layout.Places(ctx)
-		if err != nil {
-			return Outcome{}, false, fmt.Errorf("list the conversations: %w", err)
-		}
-		for i := range places {
-			if places[i].Conversation == id && !places[i].Archived {
-				return k.archive(ctx, layout, &places[i], "its runtime was stopped"), true, nil
-			}
+	all, err := k.seats(ctx)
+	if err != nil {
+		return Outcome{}, false, err
+	}
+	for _, one := range all {
+		if one[0].place.Conversation == id && !one[0].place.Archived {
+			return k.archive(ctx, one, "its runtime was stopped"), true, nil
 		}
 	}
 	return Outcome{}, false, nil
@@ -245,7 +241,16 @@ func (k *Keeper) keep() {
 }
 
 // due says whether a conversation is to be archived now, and why.
-func (k *Keeper) due(place *reclaim.Place, rule box.Retention, now time.Time) (why string, due bool) {
+func (k *Keeper) due(in []seat, rule box.Retention, now time.Time) (why string, due bool) {
+	for _, one := range in {
+		if why, due = k.dueIn(one.place, rule, now); !due {
+			return "", false
+		}
+	}
+	return why, due
+}
+
+func (k *Keeper) dueIn(place *reclaim.Place, rule box.Retention, now time.Time) (why string, due bool) {
 	days := rule.Days
 	if rule.Mode == "" || rule.Mode == box.RetentionDefault {
 		days = k.opts.DefaultDays
@@ -265,21 +270,60 @@ func (k *Keeper) due(place *reclaim.Place, rule box.Retention, now time.Time) (w
 }
 
 // archive archives one conversation that is due, or says why not.
-func (k *Keeper) archive(ctx context.Context, layout reclaim.Layout, place *reclaim.Place, why string) Outcome {
-	out := Outcome{Conversation: place.Conversation, Reason: k.try(ctx, layout, place)}
+func (k *Keeper) archive(ctx context.Context, in []seat, why string) Outcome {
+	out := Outcome{Conversation: in[0].place.Conversation, Reason: k.try(ctx, in)}
 	if out.Reason != "" {
 		k.opts.Log.Info("a conversation is due and left", "conversation", out.Conversation, "due", why, "reason", out.Reason)
 		return out
 	}
 	out.Archived, out.Reason = true, why
 	k.opts.Log.Info("a conversation is archived", "conversation", out.Conversation, "reason", why)
-	place.Archived = true
-	k.finish(ctx, place)
+	k.finish(ctx, in)
 	return out
 }
 
 // try writes the marker, or says why it did not.
-func (k *Keeper) try(ctx context.Context, layout reclaim.Layout, place *reclaim.Place) (left string) {
+func (k *Keeper) try(ctx context.Context, in []seat) (left string) {
+	for _, one := range in {
+		if left := k.doubt(ctx, one.place); left != "" {
+			return left
+		}
+	}
+	// Two layouts may lock the same lease, so that the others only say that nobody
+	// is there.
+	for _, one := range in[1:] {
+		release, left := hold(ctx, one)
+		if left != "" {
+			return left
+		}
+		release()
+	}
+	release, left := hold(ctx, in[0])
+	if left != "" {
+		return left
+	}
+	defer release()
+	// It may have been loaded, used and left while we looked; and the box may have
+	// been frozen.
+	if resumedBetween(k.last, k.now()) {
+		return "the box was resumed meanwhile"
+	}
+	for _, one := range in {
+		if used, err := k.usedSince(one.place); err != nil || used {
+			return "was used meanwhile"
+		}
+	}
+	for _, one := range in {
+		if err := one.layout.Archive(ctx, one.place.Conversation); err != nil {
+			return "cannot be archived: " + err.Error()
+		}
+	}
+	return ""
+}
+
+// doubt says why a conversation must not be archived, as far as that shows
+// without holding it.
+func (k *Keeper) doubt(ctx context.Context, place *reclaim.Place) string {
 	if place.Busy != "" {
 		return place.Busy
 	}
@@ -295,25 +339,6 @@ func (k *Keeper) try(ctx context.Context, layout reclaim.Layout, place *reclaim.
 			return "holds unsaved work: " + reason
 		}
 	}
-	release, busy, err := layout.Hold(ctx, place.Conversation)
-	switch {
-	case err != nil:
-		return "cannot be held: " + err.Error()
-	case busy != "":
-		return busy
-	}
-	defer release()
-	// It may have been loaded, used and left while we looked; and the box may have
-	// been frozen.
-	if resumedBetween(k.last, k.now()) {
-		return "the box was resumed meanwhile"
-	}
-	if used, err := k.usedSince(place); err != nil || used {
-		return "was used meanwhile"
-	}
-	if err := layout.Archive(ctx, place.Conversation); err != nil {
-		return "cannot be archived: " + err.Error()
-	}
 	return ""
 }
 
@@ -324,12 +349,13 @@ func (k *Keeper) usedSince(place *reclaim.Place) (bool, error) {
 }
 
 // finish has the runtime of an archived conversation removed.
-func (k *Keeper) finish(ctx context.Context, place *reclaim.Place) {
-	if k.opts.Take == nil || place.Runtime == "" {
+func (k *Keeper) finish(ctx context.Context, in []seat) {
+	id := in[0].place.Conversation
+	if k.opts.Take == nil || !slices.ContainsFunc(in, func(s seat) bool { return s.place.Runtime != "" }) {
 		return
 	}
-	if err := k.opts.Take(ctx, place.Conversation); err != nil {
-		k.opts.Log.Warn("remove the runtime of an archived conversation; the next pass tries again", "conversation", place.Conversation, "error", err)
+	if err := k.opts.Take(ctx, id); err != nil {
+		k.opts.Log.Warn("remove the runtime of an archived conversation; the next pass tries again", "conversation", id, "error", err)
 	}
 }
 

@@ -47,7 +47,7 @@ func assemble(set settings, env func(string) string, log *slog.Logger) (*insides
 	write := func(name string, content []byte) error { return in.reclaimer.WriteFile(name, content) }
 	lock := idlelock.New(idlelock.Options{NoLeases: noLeases(set, env)})
 	// A container is the sign there, whether leases are kept or not.
-	containers := dockerruntime.New(set.root, write, dockerruntime.Options{Container: dockerruntime.Containers("docker")})
+	containers := dockerruntime.New(set.root, write, dockerruntime.Options{Containers: dockerruntime.Containers("docker")})
 	in.layouts = []reclaim.Layout{containers, containers.Forgotten(), sharedworkspace.New(set.root, write, sharedworkspace.Options{Lock: lock})}
 	if in.git != nil {
 		if in.worktrees, err = in.newWorktrees(lock, write); err != nil {
@@ -73,7 +73,8 @@ func noLeases(set settings, env func(string) string) string {
 }
 
 func (in *insides) newWorktrees(lock *idlelock.Locker, write ondisk.Writer) (*worktree.Layout, error) {
-	if err := os.MkdirAll(filepath.Join(in.root, rescueDir), 0o700); err != nil {
+	// A link out of the box there would lead what is rescued to where nobody looks.
+	if err := in.below(func(root *os.Root) error { return root.MkdirAll(rescueDir, 0o700) }); err != nil {
 		return nil, fmt.Errorf("make %s: %w", rescueDir, err)
 	}
 	at := func(name string) string { return filepath.Join(in.root, name) }

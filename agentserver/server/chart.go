@@ -50,7 +50,11 @@ func newChart(list []stored, found *reclaim.Selection) chart {
 	}
 	for _, one := range list {
 		c.histories = append(c.histories, one.ID)
-		add(conversationsDir+"/"+one.ID, scan.Place{}, about{kind: kindHistory, conversation: one.ID})
+		dir := conversationsDir
+		if one.taken {
+			dir = importedDir
+		}
+		add(dir+"/"+one.ID, scan.Place{}, about{kind: kindHistory, conversation: one.ID})
 	}
 	for i := range found.Places {
 		place := &found.Places[i]

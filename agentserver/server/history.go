@@ -30,6 +30,7 @@ type history struct {
 type stored struct {
 	box.ConversationMark
 	newest time.Time // of the last event, by its file; zero without events
+	taken  bool      // it was taken in
 }
 
 var (
@@ -60,6 +61,7 @@ func (h history) list() ([]stored, error) {
 	}
 	for _, one := range taken {
 		if !own[one.ID] {
+			one.taken = true
 			out = append(out, one)
 		}
 	}

@@ -48,6 +48,9 @@ func retentionOf(place string) (name string, ok bool) {
 }
 
 func (s *Server) getRetention(w http.ResponseWriter, _ *http.Request, id string) {
+	if s.refuseTaken(w, id) {
+		return
+	}
 	if _, ok := s.there(w, id); !ok {
 		return
 	}
@@ -62,6 +65,9 @@ func (s *Server) getRetention(w http.ResponseWriter, _ *http.Request, id string)
 // putRetention sets when a conversation is archived; repeating it changes
 // nothing.
 func (s *Server) putRetention(w http.ResponseWriter, r *http.Request, id string) {
+	if s.refuseTaken(w, id) {
+		return
+	}
 	archived, ok := s.there(w, id)
 	if !ok {
 		return
@@ -93,6 +99,16 @@ func (s *Server) putRetention(w http.ResponseWriter, r *http.Request, id string)
 	}
 	s.opts.Keeping.Keeper.Wake()
 	writeJSON(w, http.StatusOK, rule)
+}
+
+// refuseTaken refuses what is about a history that was taken in: it has no
+// runtime that could be archived.
+func (s *Server) refuseTaken(w http.ResponseWriter, id string) bool {
+	taken := s.history.isImported(id)
+	if taken {
+		refuse(w, http.StatusGone, isReadOnly)
+	}
+	return taken
 }
 
 // refuseOff refuses a rule in a box that archives nothing.

@@ -70,6 +70,7 @@ type Server struct {
 	creates lockMap // one making of a conversation at a time
 	work    *workspace.Workspace
 	looks   chan struct{} // held while the workspace is looked through
+	exports chan struct{} // held while it is sent
 	// patience is how long the other side of a download or an import may do
 	// nothing: it holds the turn of its conversation.
 	patience time.Duration
@@ -88,7 +89,7 @@ func New(opts Options) *Server {
 		gate:    newGate(), started: time.Now(), patience: time.Minute,
 	}
 	s.storage = newStorage(opts, s.history, s.started)
-	s.work, s.looks = newWorkspace(opts), make(chan struct{}, 1)
+	s.work, s.looks, s.exports = newWorkspace(opts), make(chan struct{}, 1), make(chan struct{}, 1)
 	if s.log == nil {
 		s.log = slog.New(slog.NewTextHandler(io.Discard, nil))
 	}

@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"net/http"
+	"os"
 	"runtime/debug"
 	"slices"
 	"strings"
@@ -14,6 +15,7 @@ import (
 
 	"github.com/openhands/boxkeeper/agentserver/reclaim"
 	"github.com/openhands/boxkeeper/agentserver/scan"
+	ondisk "github.com/openhands/boxkeeper/agentserver/storage"
 	"github.com/openhands/boxkeeper/box"
 )
 
@@ -34,6 +36,7 @@ const (
 // storage answers what the disk holds. One look is under way at most; whoever
 // asks meanwhile gets its answer.
 type storage struct {
+	root    string
 	reclaim *reclaim.Reclaimer
 	history history
 	// retention returns how long a conversation keeps its runtime, as it takes
@@ -62,16 +65,31 @@ type storage struct {
 type histories struct {
 	list   []stored
 	states map[string]stateMark
+	// archived says since when a conversation is, with a zero time when that is not
+	// known. One whose runtime is gone is in no layout's list any more.
+	archived map[string]time.Time
 }
 
 // listed reads the histories; what states were read before is not changed.
 func (s *storage) listed(before map[string]stateMark) (histories, error) {
 	list, err := s.history.list()
-	out := histories{list, map[string]stateMark{}}
+	if err != nil {
+		return histories{}, err
+	}
+	root, err := os.OpenRoot(s.root)
+	if err != nil {
+		return histories{}, err
+	}
+	defer root.Close()
+	out := histories{list, map[string]stateMark{}, map[string]time.Time{}}
 	for _, one := range list {
 		out.states[one.ID] = s.history.state(one.ID, before[one.ID])
+		// One that cannot be read makes the conversation's place busy, which is told.
+		if archived, since, err := ondisk.Archived(root, one.ID); err == nil && archived {
+			out.archived[one.ID] = since
+		}
 	}
-	return out, err
+	return out, nil
 }
 
 // charted is a selection that was measured.
@@ -100,7 +118,7 @@ func newStorage(opts Options, dir history, started time.Time) *storage {
 		retention = opts.Keeping.Keeper.Effective
 	}
 	return &storage{
-		reclaim: opts.Reclaim, history: dir, retention: retention, forgotten: opts.Forgotten, started: started, bound: partBound,
+		root: opts.Root, reclaim: opts.Reclaim, history: dir, retention: retention, forgotten: opts.Forgotten, started: started, bound: partBound,
 		scanner: scan.New(opts.Root, scan.Options{Watch: watches}), states: map[string]stateMark{},
 	}
 }
@@ -193,7 +211,7 @@ func (s *storage) look(ctx context.Context) (box.StorageStatus, error) {
 		status.Errors = append(status.Errors, err.Error())
 	}
 	status.Errors = append(status.Errors, found.Errors...)
-	s.tell(&status, all.list, found, &result)
+	s.tell(&status, &all, found, &result)
 	for _, fault := range result.Faults {
 		status.Errors = append(status.Errors, fault.Path+": "+fault.Err.Error())
 	}
@@ -259,7 +277,7 @@ func (s *storage) walk(ctx context.Context, places []scan.Place) (scan.Result, e
 }
 
 // tell fills in the answer from what was measured.
-func (s *storage) tell(status *box.StorageStatus, list []stored, found *charted, result *scan.Result) {
+func (s *storage) tell(status *box.StorageStatus, all *histories, found *charted, result *scan.Result) {
 	sums := newSums(found, result)
 	places := map[string]*reclaim.Place{}
 	for i := range found.Places {
@@ -267,7 +285,7 @@ func (s *storage) tell(status *box.StorageStatus, list []stored, found *charted,
 			places[one.Conversation] = one
 		}
 	}
-	for _, one := range list {
+	for _, one := range all.list {
 		entry := box.ConversationStorage{ID: one.ID, Events: one.Events}
 		mark := s.states[one.ID]
 		entry.State = mark.status
@@ -276,12 +294,16 @@ func (s *storage) tell(status *box.StorageStatus, list []stored, found *charted,
 		sums.tell(&entry)
 		if place != nil {
 			entry.Skipped = place.Busy
-			if place.Archived {
-				entry.State, entry.ArchivedSeconds = "archived", -1
-				if !place.ArchivedAt.IsZero() {
-					// Just now is a second ago: absent means that it is not.
-					entry.ArchivedSeconds = max(1, int64(time.Since(place.ArchivedAt)/time.Second))
-				}
+		}
+		since, archived := all.archived[one.ID]
+		if !archived && place != nil {
+			since, archived = place.ArchivedAt, place.Archived
+		}
+		if archived {
+			entry.State, entry.ArchivedSeconds = "archived", -1
+			if !since.IsZero() {
+				// Just now is a second ago: absent means that it is not.
+				entry.ArchivedSeconds = max(1, int64(time.Since(since)/time.Second))
 			}
 		}
 		if s.retention != nil {

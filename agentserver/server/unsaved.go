@@ -19,11 +19,12 @@ func newWorkspace(opts Options) *workspace.Workspace {
 	return workspace.New(look)
 }
 
-// takeLook waits for a turn: one look at a time, since each reads the whole
-// workspace. It reports false when the caller gave up.
-func (s *Server) takeLook(r *http.Request) bool {
+// takeTurn waits for a turn: one look and one export at a time, since each reads
+// the whole workspace. A look does not wait for an export, whose reader may be
+// slow. It reports false when the caller gave up.
+func takeTurn(r *http.Request, turn chan struct{}) bool {
 	select {
-	case s.looks <- struct{}{}:
+	case turn <- struct{}{}:
 		return true
 	case <-r.Context().Done():
 		return false
@@ -31,11 +32,11 @@ func (s *Server) takeLook(r *http.Request) bool {
 }
 
 func (s *Server) getUnsaved(w http.ResponseWriter, r *http.Request) {
-	if !s.takeLook(r) {
+	if !takeTurn(r, s.looks) {
 		return
 	}
-	defer func() { <-s.looks }()
 	answer, err := s.work.Unsaved(r.Context())
+	<-s.looks // before the answer is sent: its reader may be slow
 	if err != nil {
 		refuseError(w, err)
 		return
@@ -49,10 +50,10 @@ func (s *Server) getUnsaved(w http.ResponseWriter, r *http.Request) {
 // getExport streams. Once a byte has gone out a failure can only be told by
 // cutting the answer off; a reader knows by the missing manifest as well.
 func (s *Server) getExport(w http.ResponseWriter, r *http.Request) {
-	if !s.takeLook(r) {
+	if !takeTurn(r, s.exports) {
 		return
 	}
-	defer func() { <-s.looks }()
+	defer func() { <-s.exports }()
 	out := &begun{ResponseWriter: w, control: http.NewResponseController(w)}
 	err := s.work.Export(r.Context(), out)
 	switch {

@@ -50,7 +50,8 @@ func TestTheWorkspaceIsAnsweredWithoutTheAgentServer(t *testing.T) {
 	require.Zero(t, asked.Load())
 }
 
-// A reader that goes away in the middle frees the turn of the next one.
+// A reader that goes away in the middle frees the turn of the next one, and until
+// then holds up exports alone.
 func TestAnExportThatNobodyReadsEnds(t *testing.T) {
 	t.Parallel()
 	address, root, _ := front(t, nil, "")
@@ -81,8 +82,10 @@ func TestAnExportThatNobodyReadsEnds(t *testing.T) {
 	}
 	_, err = io.CopyN(io.Discard, response.Body, 1<<20)
 	require.NoError(t, err)
-	cancel()
 	var unsaved box.Unsaved
 	get(t, address+"/api/workspace/unsaved", &unsaved)
 	require.EqualValues(t, 1, unsaved.PlainFiles)
+	cancel()
+	status, _, _ := ask(t, http.MethodGet, address+"/api/workspace/export", "")
+	require.Equal(t, http.StatusOK, status)
 }

@@ -9,7 +9,6 @@ import (
 	"fmt"
 	"io"
 	"io/fs"
-	"maps"
 	"os"
 	"path"
 	"strings"
@@ -70,13 +69,9 @@ func (w *Workspace) Export(ctx context.Context, to io.Writer) error {
 }
 
 func (e *export) all(w *Workspace) error {
+	enter := func(fd int, place string, names []reclaim.Name) (bool, error) { return e.dir(w, fd, place, names) }
 	for _, dir := range w.opts.Dirs {
-		again, err := w.again(e.ctx, e.tree.Root(), dir)
-		if err != nil {
-			e.missing("the list of what can be made again, so that all is here: " + err.Error())
-		}
-		maps.Copy(e.again, again)
-		if err := walk(e.ctx, e.tree, dir, visitor{enter: e.dir, name: e.name, unknown: e.unknown}); err != nil {
+		if err := walk(e.ctx, e.tree, dir, visitor{enter: enter, name: e.name, unknown: e.unknown}); err != nil {
 			return err
 		}
 	}
@@ -86,7 +81,7 @@ func (e *export) all(w *Workspace) error {
 func (e *export) unknown(place, why string) error { return e.leaveOut(place, why, true) }
 
 // dir writes a directory and says whether to go on into it.
-func (e *export) dir(fd int, place string, names []reclaim.Name) (bool, error) {
+func (e *export) dir(w *Workspace, fd int, place string, names []reclaim.Name) (bool, error) {
 	if rule, ok := e.again[place]; ok && !e.holdsRepository(place) {
 		return false, e.leaveOut(place, "can be made again: "+rule, false)
 	}
@@ -95,6 +90,8 @@ func (e *export) dir(fd int, place string, names []reclaim.Name) (bool, error) {
 	}
 	if isRepository(names) && path.Base(place) != ".git" {
 		e.found = append(e.found, place)
+		// Where that fails all of it is written.
+		_ = w.again(e.ctx, e.tree.Root(), place, names, e.again)
 	}
 	var st unix.Stat_t
 	if err := unix.Fstat(fd, &st); err != nil {

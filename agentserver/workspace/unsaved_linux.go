@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"maps"
 	"os"
 	"path"
 	"path/filepath"
@@ -52,13 +51,7 @@ func (w *Workspace) Unsaved(ctx context.Context) (box.Unsaved, error) {
 	defer tree.Close()
 	s := &search{again: map[string]string{}}
 	for _, dir := range w.opts.Dirs {
-		again, err := w.again(ctx, tree.Root(), dir)
-		if err != nil {
-			// Then nothing can be made again, and all counts.
-			_ = s.unknown(dir, err.Error())
-		}
-		maps.Copy(s.again, again)
-		if err := s.look(ctx, tree, dir); err != nil {
+		if err := s.look(ctx, w, tree, dir); err != nil {
 			return box.Unsaved{}, err
 		}
 	}
@@ -96,16 +89,13 @@ func (w *Workspace) Unsaved(ctx context.Context) (box.Unsaved, error) {
 }
 
 // look finds the repositories below dir and counts the files outside of them.
-func (s *search) look(ctx context.Context, tree *reclaim.Beneath, dir string) error {
-	repository, skipped := "", "" // the innermost ones around the walk
+func (s *search) look(ctx context.Context, w *Workspace, tree *reclaim.Beneath, dir string) error {
+	repository := "" // the innermost one around the walk
 	return walk(ctx, tree, dir, visitor{
 		unknown: s.unknown,
 		enter: func(_ int, place string, names []reclaim.Name) (bool, error) {
 			if repository != "" && !within(repository, place) {
 				repository = around(s.answer.Repositories, place)
-			}
-			if _, ok := s.again[place]; ok && (skipped == "" || !within(skipped, place)) {
-				skipped = place
 			}
 			if path.Base(place) == ".git" && place != dir {
 				return false, nil
@@ -118,13 +108,16 @@ func (s *search) look(ctx context.Context, tree *reclaim.Beneath, dir string) er
 			}
 			repository = place
 			s.answer.Repositories = append(s.answer.Repositories, box.UnsavedRepository{Path: place, Kind: box.RepositoryClone, FetchedSeconds: -1})
+			// Where that fails nothing can be made again, and all counts; the judging
+			// says what is wrong with the repository.
+			_ = w.again(ctx, tree.Root(), place, names, s.again)
 			return true, nil
 		},
 		name: func(at int, place string, entry reclaim.Name) error {
 			if repository != "" && !within(repository, place) {
 				repository = around(s.answer.Repositories, place)
 			}
-			if repository != "" || skipped != "" && within(skipped, place) {
+			if repository != "" {
 				return nil
 			}
 			var st unix.Stat_t

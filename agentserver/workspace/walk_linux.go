@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"path"
+	"path/filepath"
 	"slices"
 	"strings"
 
@@ -107,4 +108,20 @@ func isRepository(names []reclaim.Name) bool {
 		}
 	}
 	return bare == 3
+}
+
+// again adds what can be made again in a repository, by its place below the root.
+func (w *Workspace) again(ctx context.Context, root, repository string, names []reclaim.Name, to map[string]string) error {
+	work := slices.ContainsFunc(names, func(entry reclaim.Name) bool { return entry.Name == ".git" })
+	if w.opts.Recreatable == nil || !work {
+		return nil
+	}
+	list, err := w.opts.Recreatable(ctx, filepath.Join(root, repository))
+	if err != nil {
+		return fmt.Errorf("tell what can be made again in %s: %w", repository, err)
+	}
+	for place, rule := range list {
+		to[path.Join(repository, place)] = rule
+	}
+	return nil
 }

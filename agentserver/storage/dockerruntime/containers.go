@@ -21,17 +21,17 @@ const (
 // askBound is how long an engine may take to list its containers.
 const askBound = 10 * time.Second
 
-// Containers returns an [Options].Container that asks the engine through its
+// Containers returns an [Options].Containers that asks the engine through its
 // command line, such as {"docker"}, the way the agent-server itself does. A
 // container counts whatever its state, since one that was made may be started.
 // It belongs to the conversation that its label names, or whose directories it
 // has mounted; one of an agent-server that shows neither may be anybody's.
-func Containers(command ...string) func(ctx context.Context, conversation string) (string, error) {
-	return func(ctx context.Context, conversation string) (string, error) {
+func Containers(command ...string) func(ctx context.Context) (Listed, error) {
+	return func(ctx context.Context) (Listed, error) {
 		ctx, cancel := context.WithTimeout(ctx, askBound)
 		defer cancel()
 		if len(command) == 0 {
-			return "", errors.New("no command for the container engine")
+			return nil, errors.New("no command for the container engine")
 		}
 		columns := []string{".Names", ".State", `.Label "` + conversationLabel + `"`, `.Label "` + ownerLabel + `"`, ".Mounts"}
 		args := append(slices.Clone(command[1:]), "ps", "--all", "--no-trunc", "--format", "{{"+strings.Join(columns, "}}\t{{")+"}}")
@@ -41,9 +41,11 @@ func Containers(command ...string) func(ctx context.Context, conversation string
 		ask.WaitDelay = time.Second
 		if err := ask.Run(); err != nil {
 			text, _, _ := strings.Cut(strings.TrimSpace(faults.String()), "\n")
-			return "", fmt.Errorf("list the containers: %w: %s", err, text)
+			return nil, fmt.Errorf("list the containers: %w: %s", err, text)
 		}
-		return containerOf(out.String(), conversation, len(columns))
+		return func(conversation string) (string, error) {
+			return containerOf(out.String(), conversation, len(columns))
+		}, nil
 	}
 }
 

@@ -63,7 +63,7 @@ func TestAContainerOfARealEngineKeepsItsConversation(t *testing.T) {
 	manifest(t, root, id, filepath.Join(root, runtime, "workspace"))
 	other := strings.Repeat("f", 32)
 	makeRuntime(t, root, other, time.Now())
-	layout := dockerruntime.New(root, storagetest.Writer(root), dockerruntime.Options{Container: dockerruntime.Containers(command...)})
+	layout := dockerruntime.New(root, storagetest.Writer(root), dockerruntime.Options{Containers: dockerruntime.Containers(command...)})
 	hold := func(conversation string) (busy string) {
 		t.Helper()
 		release, busy, err := layout.Hold(t.Context(), conversation)
@@ -105,14 +105,22 @@ func TestAnEngineThatDoesNotAnswerKeepsEverything(t *testing.T) {
 		"a command that says other things": {"echo", "a\tb"},
 		"no command":                       nil,
 	} {
-		_, err := dockerruntime.Containers(command...)(t.Context(), id)
+		_, err := containerOf(t.Context(), id, command...)
 		require.Error(t, err, name)
 	}
-	none, err := dockerruntime.Containers("true")(t.Context(), id)
+	none, err := containerOf(t.Context(), id, "true")
 	require.NoError(t, err)
 	require.Empty(t, none, "an empty list is an answer")
 	ended, cancel := context.WithCancel(t.Context())
 	cancel()
-	_, err = dockerruntime.Containers("true")(ended, id)
+	_, err = containerOf(ended, id, "true")
 	require.Error(t, err)
+}
+
+func containerOf(ctx context.Context, conversation string, command ...string) (string, error) {
+	list, err := dockerruntime.Containers(command...)(ctx)
+	if err != nil {
+		return "", err
+	}
+	return list(conversation)
 }

@@ -32,13 +32,16 @@ import (
 
 // Options is what a Layout may be told.
 type Options struct {
-	// Container returns the container that runs or starts for a conversation of
-	// 32 digits, in words, empty for none. Nil means that nobody can tell, and
-	// then every conversation counts as used.
-	Container func(ctx context.Context, conversation string) (name string, err error)
+	// Containers lists the containers that there are now. Nil means that nobody
+	// can tell, and then every conversation counts as used.
+	Containers func(ctx context.Context) (Listed, error)
 	// Lock looks for leases and processes; nil means one with its defaults.
 	Lock *idlelock.Locker
 }
+
+// Listed returns the container of a list that runs or starts for a conversation
+// of 32 digits, in words, empty for none.
+type Listed func(conversation string) (name string, err error)
 
 // Layout lists the runtimes below one box's root. It is safe for concurrent use.
 type Layout struct {
@@ -104,8 +107,23 @@ func (l *Layout) look(ctx context.Context) (places []reclaim.Place, orphans []st
 			places = append(places, l.place(root, name))
 		}
 	}
+	l.contained(ctx, places)
 	storage.SortPlaces(places)
 	return places, orphans, nil
+}
+
+// contained makes the places busy that a container uses; all are asked about at
+// once.
+func (l *Layout) contained(ctx context.Context, places []reclaim.Place) {
+	if len(places) == 0 {
+		return
+	}
+	of := l.containers(ctx)
+	for i := range places {
+		if one := &places[i]; one.Busy == "" {
+			one.Busy = of(one.Conversation)
+		}
+	}
 }
 
 // forgotten reports whether nothing speaks of a conversation any more. What
@@ -231,17 +249,29 @@ func (l *Layout) Hold(ctx context.Context, conversation string) (release func(),
 
 // container says in words why a container keeps a conversation in use.
 func (l *Layout) container(ctx context.Context, conversation string) (busy string) {
-	if l.opts.Container == nil {
-		return "nothing tells whether a container runs for it"
+	return l.containers(ctx)(conversation)
+}
+
+// containers lists them, and returns what says why one keeps a conversation in
+// use.
+func (l *Layout) containers(ctx context.Context) func(conversation string) (busy string) {
+	const unsure = "cannot tell whether a container runs for it: "
+	if l.opts.Containers == nil {
+		return func(string) string { return "nothing tells whether a container runs for it" }
 	}
-	name, err := l.opts.Container(ctx, conversation)
-	switch {
-	case err != nil:
-		return "cannot tell whether a container runs for it: " + err.Error()
-	case name != "":
-		return "in use by container " + name
+	list, err := l.opts.Containers(ctx)
+	return func(conversation string) string {
+		if err != nil {
+			return unsure + err.Error()
+		}
+		switch name, err := list(conversation); {
+		case err != nil:
+			return unsure + err.Error()
+		case name != "":
+			return "in use by container " + name
+		}
+		return ""
 	}
-	return ""
 }
 
 func (l *Layout) known(root *os.Root, conversation string) (bool, error) {

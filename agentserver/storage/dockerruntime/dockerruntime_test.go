@@ -19,12 +19,14 @@ import (
 	"github.com/openhands/boxkeeper/box"
 )
 
-func noContainer(context.Context, string) (string, error) { return "", nil }
+func noContainer(context.Context) (dockerruntime.Listed, error) {
+	return func(string) (string, error) { return "", nil }, nil
+}
 
 func harness() storagetest.Harness {
 	return storagetest.Harness{
 		New: func(root string, write storage.Writer) reclaim.Layout {
-			return dockerruntime.New(root, write, dockerruntime.Options{Container: noContainer})
+			return dockerruntime.New(root, write, dockerruntime.Options{Containers: noContainer})
 		},
 		Make: func(t *testing.T, root, id string, used time.Time) string {
 			t.Helper()
@@ -89,7 +91,7 @@ func TestAWorkspaceThatACallerChoseIsNotListed(t *testing.T) {
 	t.Parallel()
 	root := newBox(t)
 	runtime := makeRuntime(t, root, id, time.Now())
-	layout := dockerruntime.New(root, storagetest.Writer(root), dockerruntime.Options{Container: noContainer})
+	layout := dockerruntime.New(root, storagetest.Writer(root), dockerruntime.Options{Containers: noContainer})
 	list, err := layout.Places(t.Context())
 	require.NoError(t, err)
 	require.Empty(t, list[0].Workspaces, "without a manifest nothing says whose it is")
@@ -123,12 +125,18 @@ func TestAContainerKeepsAConversation(t *testing.T) {
 	root := newBox(t)
 	runtime := makeRuntime(t, root, id, time.Now())
 	manifest(t, root, id, filepath.Join(root, runtime, "workspace"))
-	for name, tell := range map[string]func(context.Context, string) (string, error){
-		"one that runs":               func(_ context.Context, of string) (string, error) { return "agent-server-conversation-" + of, nil },
-		"an engine without an answer": func(context.Context, string) (string, error) { return "", errors.New("no engine") },
+	runs := func(of string) (string, error) { return "agent-server-conversation-" + of, nil }
+	unclear := func(string) (string, error) { return "", errors.New("odd list") }
+	for name, tell := range map[string]func(context.Context) (dockerruntime.Listed, error){
+		"one that runs":               func(context.Context) (dockerruntime.Listed, error) { return runs, nil },
+		"an engine without an answer": func(context.Context) (dockerruntime.Listed, error) { return nil, errors.New("no engine") },
+		"an answer that says nothing": func(context.Context) (dockerruntime.Listed, error) { return unclear, nil },
 		"nobody to ask":               nil,
 	} {
-		layout := dockerruntime.New(root, storagetest.Writer(root), dockerruntime.Options{Container: tell})
+		layout := dockerruntime.New(root, storagetest.Writer(root), dockerruntime.Options{Containers: tell})
+		places, err := layout.Places(t.Context())
+		require.NoError(t, err, name)
+		require.Contains(t, places[0].Busy, "container", "a plan says so beforehand: %s", name)
 		release, busy, err := layout.Hold(t.Context(), id)
 		require.NoError(t, err, name)
 		require.Contains(t, busy, "container", name)
@@ -143,7 +151,7 @@ func TestWhoWritesTheManifestKeepsAConversation(t *testing.T) {
 	root := newBox(t)
 	runtime := makeRuntime(t, root, id, time.Now())
 	manifest(t, root, id, filepath.Join(root, runtime, "workspace"))
-	first := dockerruntime.New(root, storagetest.Writer(root), dockerruntime.Options{Container: noContainer})
+	first := dockerruntime.New(root, storagetest.Writer(root), dockerruntime.Options{Containers: noContainer})
 	release, busy, err := first.Hold(t.Context(), id)
 	require.NoError(t, err)
 	require.Empty(t, busy)
@@ -163,7 +171,7 @@ func TestARuntimeThatNothingSpeaksOfIsForgotten(t *testing.T) {
 	t.Parallel()
 	root := newBox(t)
 	makeRuntime(t, root, id, time.Now())
-	layout := dockerruntime.New(root, storagetest.Writer(root), dockerruntime.Options{Container: noContainer})
+	layout := dockerruntime.New(root, storagetest.Writer(root), dockerruntime.Options{Containers: noContainer})
 	orphans, err := layout.Orphans(t.Context())
 	require.NoError(t, err)
 	require.Empty(t, orphans, "its history speaks of it")
@@ -192,7 +200,9 @@ func TestAForgottenRuntimeGoesWhenNobodyIsAtIt(t *testing.T) {
 	runtime := makeRuntime(t, root, id, time.Now())
 	name := ""
 	layout := dockerruntime.New(root, storagetest.Writer(root), dockerruntime.Options{
-		Container: func(context.Context, string) (string, error) { return name, nil },
+		Containers: func(context.Context) (dockerruntime.Listed, error) {
+			return func(string) (string, error) { return name, nil }, nil
+		},
 	}).Forgotten()
 	places := func() []reclaim.Place {
 		t.Helper()
@@ -215,6 +225,7 @@ func TestAForgottenRuntimeGoesWhenNobodyIsAtIt(t *testing.T) {
 	require.Equal(t, []string{runtime + "/workspace"}, list[0].Workspaces, "what is in it is judged before it goes")
 	require.Empty(t, list[0].Busy)
 	name = "agent-server-conversation-x"
+	require.Contains(t, places()[0].Busy, name)
 	_, busy, err := layout.Hold(t.Context(), id)
 	require.NoError(t, err)
 	require.Contains(t, busy, name)

@@ -60,6 +60,7 @@ func (f forgottenRuntimes) Places(ctx context.Context) ([]reclaim.Place, error) 
 		}
 		out = append(out, place)
 	}
+	f.of.contained(ctx, out)
 	storage.SortPlaces(out)
 	return out, nil
 }

@@ -220,7 +220,7 @@ func TestPlacesListsConversationsTheLongestUnusedFirst(t *testing.T) {
 	require.NoError(t, err)
 	require.Len(t, places, 2)
 	require.Equal(t, conversation, places[0].Conversation)
-	require.Equal(t, []string{f.tree}, places[0].Workspaces)
+	require.Equal(t, []string{"worktrees/" + dashed + "/project"}, places[0].Workspaces)
 	require.Equal(t, "newest event", places[0].LastActiveFrom)
 	require.True(t, at.Equal(places[0].LastActive))
 	require.Empty(t, places[0].Runtime)

@@ -87,7 +87,7 @@ func (l *Layout) Places(ctx context.Context) ([]reclaim.Place, error) {
 		}
 		for _, name := range names {
 			if name.IsDir() && !strings.HasPrefix(name.Name(), asidePrefix) {
-				place.Workspaces = append(place.Workspaces, filepath.Join(l.opts.Root, owner.Name(), name.Name()))
+				place.Workspaces = append(place.Workspaces, l.named(filepath.Join(l.opts.Root, owner.Name(), name.Name())))
 			}
 		}
 		place.LastActive, place.LastActiveFrom = l.lastActive(id)
@@ -162,8 +162,13 @@ func dashed(id string) string {
 
 // item names a worktree in an answer.
 func (l *Layout) item(conversation, path string) box.ReclaimItem {
+	return box.ReclaimItem{Path: l.named(path), Rule: "worktree", Tier: box.TierRuntime, ConversationID: conversation}
+}
+
+// named is a path relative to the box, as far as it lies below it.
+func (l *Layout) named(path string) string {
 	if rel, err := filepath.Rel(l.opts.Box, path); err == nil && filepath.IsLocal(rel) {
-		path = rel
+		return rel
 	}
-	return box.ReclaimItem{Path: path, Rule: "worktree", Tier: box.TierRuntime, ConversationID: conversation}
+	return path
 }
