@@ -24,9 +24,9 @@ type Remover interface {
 // RemovedPrefix begins the names in the trash of what a Remover put there.
 const RemovedPrefix = "removed-"
 
-// together leaves all when one of them stays: a conversation whose other worktree
+// allOrNone leaves all when one of them stays: a conversation whose other worktree
 // is somebody's work is not archived.
-func together(items []box.ReclaimItem) {
+func allOrNone(items []box.ReclaimItem) {
 	for i := range items {
 		if items[i].Skipped == "" {
 			continue

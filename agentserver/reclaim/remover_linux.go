@@ -21,7 +21,7 @@ func (g *gathering) judged(ctx context.Context, layout Remover) error {
 		g.unread = append(g.unread, "judge what belongs to "+g.place.Conversation+": "+err.Error())
 		return nil
 	}
-	together(items)
+	allOrNone(items)
 	for _, one := range items {
 		entry := item{ReclaimItem: one, Own: true}
 		entry.Skipped = cmp.Or(entry.Skipped, g.place.Busy)
@@ -88,7 +88,7 @@ func (r *Reclaimer) removeOf(ctx context.Context, place *placed, accept bool, it
 	if err != nil {
 		return "cannot be judged: " + err.Error()
 	}
-	together(fresh)
+	allOrNone(fresh)
 	if decide(items, fresh); !slices.ContainsFunc(items, func(i *item) bool { return i.Skipped == "" }) {
 		return ""
 	}
