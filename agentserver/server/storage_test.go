@@ -310,6 +310,7 @@ func TestLastActiveIsTakenFromTheNewestSignOfUse(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
+			now := time.Now() // a row may wait for minutes for its turn
 			b := newStorageBox(t, 1, server.Options{})
 			now := time.Now() // here, since parallel tests may wait for long
 			dir := filepath.Join(b.root, "conversations", conversationID(1))
