@@ -74,8 +74,11 @@ func TestActivitySignalsAreNotLost(t *testing.T) {
 	require.Greater(t, cost.runs, 3, "it continued as new in between")
 	t.Logf("%d signals in %s over %d runs: %d events, %d workflow tasks", signals, took.Round(time.Millisecond), cost.runs, cost.events, cost.tasks)
 
+	// Reports end operations; a connection is let go by whoever has it.
 	last := box.ActivitySignal{Ended: want}
 	require.NoError(t, n.client.SignalWorkflow(t.Context(), box.WorkflowID(ws), "", box.SignalActivity, last))
+	release := box.ReleaseRequest{Request: box.Request{ID: "release"}, HolderID: "test"}
+	require.NoError(t, n.client.SignalWorkflow(t.Context(), box.WorkflowID(ws), "", box.SignalRelease, release))
 	eventually(t, within, func() error {
 		s, err := n.status(t.Context(), ws)
 		if err == nil && s.State != box.StateSuspended {
