@@ -312,7 +312,6 @@ func TestLastActiveIsTakenFromTheNewestSignOfUse(t *testing.T) {
 			t.Parallel()
 			now := time.Now() // a row may wait for minutes for its turn
 			b := newStorageBox(t, 1, server.Options{})
-			now := time.Now() // here, since parallel tests may wait for long
 			dir := filepath.Join(b.root, "conversations", conversationID(1))
 			age := func(name string, by time.Duration) {
 				at := now.Add(-by)
