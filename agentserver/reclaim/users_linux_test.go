@@ -5,8 +5,10 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"strings"
 	"syscall"
 	"testing"
+	"time"
 
 	"github.com/stretchr/testify/require"
 	"golang.org/x/sys/unix"
@@ -94,6 +96,7 @@ func TestScenario87EveryKindOfUserIsSeen(t *testing.T) {
 			command := exec.CommandContext(t.Context(), "sh", "-c", `echo ready && exec "$0" 600`, python)
 			command.Dir = root
 			ready(t, command)
+			became(t, command, python)
 		},
 		"the name it was started by is relative": func(t *testing.T, root, cache string) {
 			t.Helper()
@@ -104,6 +107,7 @@ func TestScenario87EveryKindOfUserIsSeen(t *testing.T) {
 			command := exec.CommandContext(t.Context(), "sh", "-c", `echo ready && exec _cacache/bin/python 600`)
 			command.Dir = filepath.Join(root, "home/.npm")
 			ready(t, command)
+			became(t, command, "_cacache/bin/python")
 		},
 		"it runs in an environment by its variable": func(t *testing.T, _, cache string) {
 			t.Helper()
@@ -257,4 +261,14 @@ func BenchmarkLookForUsers(b *testing.B) {
 	}
 	b.ReportMetric(float64(len(processes)), "processes")
 	b.ReportMetric(float64(files), "files")
+}
+
+// became waits until a shell runs the program that it was told to become: before,
+// the program may be moved away from under it.
+func became(t *testing.T, command *exec.Cmd, name string) {
+	t.Helper()
+	require.Eventually(t, func() bool {
+		line, err := os.ReadFile(fmt.Sprintf("/proc/%d/cmdline", command.Process.Pid))
+		return err == nil && strings.HasPrefix(string(line), name+"\x00")
+	}, time.Minute, time.Millisecond)
 }

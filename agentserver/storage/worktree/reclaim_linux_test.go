@@ -2,7 +2,6 @@ package worktree_test
 
 import (
 	"context"
-	"errors"
 	"path/filepath"
 	"testing"
 
@@ -138,7 +137,7 @@ func TestWorkOfNobodyInParticularIsNotGivenUp(t *testing.T) {
 	} {
 		_, err := r.Do(t.Context(), request)
 		var refused *box.Error
-		require.True(t, errors.As(err, &refused), "%s: %v", name, err)
+		require.ErrorAs(t, err, &refused, name)
 		require.Equal(t, "accept_unsaved", refused.Field, name)
 	}
 }
