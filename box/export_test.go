@@ -1,0 +1,7 @@
+package box
+
+// SettledAs is what a move that came to rest is told as.
+func SettledAs(o *Outbox, from, to State) EventKind {
+	kind, _ := o.settle(from, to)
+	return kind
+}
