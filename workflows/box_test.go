@@ -382,7 +382,9 @@ func TestADeletionIsShownWhileAPassGoesOn(t *testing.T) {
 		if loss.Token == "" || loss.ScanAge != box.Never {
 			t.Errorf("loss %+v", loss)
 		}
+		p.box.mu.Lock()
 		p.box.hang[box.StepReclaim] = false
+		p.box.mu.Unlock()
 		p.env.SignalWorkflow(box.SignalConfirmDelete, box.ConfirmDelete{Token: loss.Token, By: "ana", WithoutHistory: true})
 	})
 	if err := p.run(); err != nil {

@@ -139,8 +139,14 @@ func (r *Reclaimer) returnStranger(name string) string {
 		return ""
 	}
 	plan, err := r.recall(parts[1])
+	if err != nil {
+		return ""
+	}
 	at, _ := strconv.Atoi(parts[2])
-	if err != nil || at >= len(plan.Items) {
+	r.mu.Lock()
+	known := at < len(plan.Items)
+	r.mu.Unlock()
+	if !known {
 		return ""
 	}
 	r.pass.Lock()
