@@ -43,7 +43,7 @@ func (r *Reclaimer) plan(ctx context.Context, limits scope) (*record, error) {
 	for _, one := range found.listed(limits.tier) {
 		out.Items = append(out.Items, one.item)
 	}
-	sum := union(found.taken(limits.tier, everything))
+	sum := union(found.taken(limits.tier))
 	out.PlannedBytes, out.PlannedInodes, out.LowerBound = sum.freed(), sum.inodes(), sum.lowerBound()
 	return out, nil
 }
@@ -175,10 +175,8 @@ func (g *gathering) consider(ctx context.Context, rule *rule, place string) erro
 		return err
 	}
 	entry.remember(&st)
-	sum := newTally()
-	if g.unmeasured {
-		sum.stay = unfit(fd)
-	} else if err := t.measure(ctx, fd, names, rule.look.below(), sum); err != nil {
+	sum, err := g.weigh(ctx, fd, names, rule.look.below())
+	if err != nil {
 		return err
 	}
 	entry.Bytes, entry.LowerBound, entry.Skipped = sum.freed(), sum.lowerBound(), sum.stay
@@ -194,6 +192,16 @@ func (g *gathering) consider(ctx context.Context, rule *rule, place string) erro
 	}
 	g.add(entry, sum)
 	return nil
+}
+
+// weigh measures the open directory, unless others do.
+func (g *gathering) weigh(ctx context.Context, fd int, names []dirEntry, how look) (*tally, error) {
+	sum := newTally()
+	if g.unmeasured {
+		sum.stay = unfit(fd)
+		return sum, nil
+	}
+	return sum, g.r.tree.measure(ctx, fd, names, how, sum)
 }
 
 // deepFault looks for reasons to leave a recognised directory that are slow to
@@ -235,26 +243,15 @@ func (g *gathering) add(entry item, sum *tally) {
 	g.found = append(g.found, candidate{entry, sum})
 }
 
-// taken returns what a pass of the tier takes of what is wanted: of two, one
-// inside the other, the outer.
-func (g *gathering) taken(tier box.Tier, wanted func(*candidate) bool) []*candidate {
-	var out []*candidate
-	outer := map[string]bool{}
-	for i := range g.found { // sorted, so that what is inside comes later
-		one := &g.found[i]
-		if one.Skipped != "" || level(one.Tier) > level(tier) || !wanted(one) || insideOf(outer, one.Path) {
-			continue
-		}
-		outer[one.Path] = true
-		out = append(out, one)
-	}
-	return out
+// taken returns what a pass of the tier takes.
+func (g *gathering) taken(tier box.Tier) []*candidate {
+	return outermost(g.found, func(c *candidate) bool { return c.Skipped == "" && level(c.Tier) <= level(tier) }, func(c *candidate) string { return c.Path })
 }
 
 // listed returns what a plan shows: all but what goes with something else.
 func (g *gathering) listed(tier box.Tier) []*candidate {
 	outer := map[string]bool{}
-	for _, one := range g.taken(tier, everything) {
+	for _, one := range g.taken(tier) {
 		outer[one.Path] = true
 	}
 	var out []*candidate
@@ -275,8 +272,6 @@ func union(taken []*candidate) *tally {
 	}
 	return sum
 }
-
-func everything(*candidate) bool { return true }
 
 // isLink reports whether place is a link itself, which is worth a line in the
 // plan; a plain file is not.

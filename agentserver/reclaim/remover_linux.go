@@ -31,8 +31,7 @@ func (g *gathering) judged(ctx context.Context, layout Remover) error {
 			g.add(entry, nil)
 			continue
 		}
-		sum := newTally()
-		err = g.r.tree.measure(ctx, fd, names, lookNone, sum)
+		sum, err := g.weigh(ctx, fd, names, lookNone)
 		unix.Close(fd)
 		if err != nil {
 			return err

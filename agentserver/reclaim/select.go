@@ -123,14 +123,22 @@ func (r *Reclaimer) Select(ctx context.Context) (Selection, error) {
 // Covers returns the items that a pass of this tier takes, among those wanted: of
 // two, one inside the other, the outer. Items are in the order of their paths.
 func Covers(items []box.ReclaimItem, tier box.Tier, wanted func(*box.ReclaimItem) bool) []*box.ReclaimItem {
-	var out []*box.ReclaimItem
+	takes := func(i *box.ReclaimItem) bool { return i.Skipped == "" && level(i.Tier) <= level(tier) && wanted(i) }
+	return outermost(items, takes, func(i *box.ReclaimItem) string { return i.Path })
+}
+
+// outermost returns those of all that are wanted: of two, one inside the other,
+// the outer. They are in the order of their paths, so that what is inside comes
+// later.
+func outermost[T any](all []T, wanted func(*T) bool, at func(*T) string) []*T {
+	var out []*T
 	outer := map[string]bool{}
-	for i := range items {
-		one := &items[i]
-		if one.Skipped != "" || level(one.Tier) > level(tier) || !wanted(one) || insideOf(outer, one.Path) {
+	for i := range all {
+		one := &all[i]
+		if !wanted(one) || insideOf(outer, at(one)) {
 			continue
 		}
-		outer[one.Path] = true
+		outer[at(one)] = true
 		out = append(out, one)
 	}
 	return out

@@ -12,6 +12,8 @@ import (
 	"strconv"
 	"strings"
 	"time"
+
+	ondisk "github.com/openhands/boxkeeper/agentserver/storage"
 )
 
 // fromDisk serves the read side of the agent-server's API without one.
@@ -88,17 +90,10 @@ func shortID(name string) (string, bool) {
 	} else {
 		name = strings.TrimPrefix(name, "urn:uuid:")
 	}
-	if len(name) == 36 && dashed(strings.ReplaceAll(name, "-", "")) == name {
+	if len(name) == 36 && ondisk.Dashed(strings.ReplaceAll(name, "-", "")) == name {
 		name = strings.ReplaceAll(name, "-", "")
 	}
-	return name, idForm.MatchString(name)
-}
-
-func dashed(id string) string {
-	if len(id) != 32 {
-		return id
-	}
-	return id[:8] + "-" + id[8:12] + "-" + id[12:16] + "-" + id[16:20] + "-" + id[20:]
+	return name, ondisk.IsID(name)
 }
 
 func (s *Server) getInfo(w http.ResponseWriter, _ *http.Request) {
@@ -177,7 +172,7 @@ func (h history) entry(id string) (entry, error) {
 			out.fields[name] = value
 		}
 	}
-	out.fields["id"] = json.RawMessage(`"` + dashed(id) + `"`)
+	out.fields["id"] = json.RawMessage(`"` + ondisk.Dashed(id) + `"`)
 	out.status, out.created, out.updated = "idle", known.CreatedAt, known.UpdatedAt
 	if raw, ok := out.fields["execution_status"]; ok {
 		_ = json.Unmarshal(raw, &out.status) // another type is no status
@@ -267,20 +262,27 @@ func (s *Server) getSearch(w http.ResponseWriter, r *http.Request) {
 		}
 		return strings.Compare(a.id, b.id)
 	})
-	// An unknown page starts over, as upstream has it.
-	if at := slices.IndexFunc(all, func(e entry) bool { return e.id == query.Get("page_id") }); at > 0 {
-		all = all[at:]
-	}
+	writeItems(w, all, func(e entry) (string, map[string]json.RawMessage) { return e.id, e.fields }, query.Get("page_id"), limit)
+}
+
+// writeItems answers the page of all that begins with the id from. An unknown one
+// starts over, as upstream has it.
+func writeItems[E, I any](w http.ResponseWriter, all []E, show func(E) (id string, item I), from string, limit int) {
+	start := slices.IndexFunc(all, func(e E) bool {
+		id, _ := show(e)
+		return id == from
+	})
 	page := struct {
-		Items []map[string]json.RawMessage `json:"items"`
-		Next  *string                      `json:"next_page_id"`
-	}{Items: []map[string]json.RawMessage{}}
-	for _, one := range all {
+		Items []I     `json:"items"`
+		Next  *string `json:"next_page_id"`
+	}{Items: []I{}}
+	for _, one := range all[max(start, 0):] {
+		id, item := show(one)
 		if len(page.Items) == limit {
-			page.Next = &one.id
+			page.Next = &id
 			break
 		}
-		page.Items = append(page.Items, one.fields)
+		page.Items = append(page.Items, item)
 	}
 	writeJSON(w, http.StatusOK, page)
 }

@@ -11,6 +11,8 @@ import (
 	"slices"
 	"strings"
 	"time"
+
+	ondisk "github.com/openhands/boxkeeper/agentserver/storage"
 )
 
 // maxEvent bounds one event in a page; larger ones are only in the trajectory.
@@ -78,7 +80,7 @@ func (s *Server) eventsFor(w http.ResponseWriter, id string) (dir *os.Root, list
 	dir, err := s.history.open(id)
 	switch {
 	case errors.Is(err, fs.ErrNotExist):
-		refuse(w, http.StatusNotFound, "Conversation not found: "+dashed(id))
+		refuse(w, http.StatusNotFound, "Conversation not found: "+ondisk.Dashed(id))
 		return nil, nil, false
 	case err == nil:
 		if list, err = eventsOf(dir); err == nil {

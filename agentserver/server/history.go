@@ -16,6 +16,7 @@ import (
 	"syscall"
 	"time"
 
+	ondisk "github.com/openhands/boxkeeper/agentserver/storage"
 	"github.com/openhands/boxkeeper/box"
 )
 
@@ -33,10 +34,7 @@ type stored struct {
 	taken  bool      // it was taken in
 }
 
-var (
-	idForm    = regexp.MustCompile(`^[0-9a-f]{32}$`)
-	eventForm = regexp.MustCompile(`^event-(\d{5,12})-([0-9a-fA-F-]{8,64})\.json$`)
-)
+var eventForm = regexp.MustCompile(`^event-(\d{5,12})-([0-9a-fA-F-]{8,64})\.json$`)
 
 // maxState bounds base_state.json and meta.json; an event may be larger.
 const maxState = 64 << 20
@@ -97,7 +95,7 @@ func listIn(dir string) ([]stored, error) {
 	}
 	var out []stored
 	for _, entry := range entries {
-		if !entry.IsDir() || !idForm.MatchString(entry.Name()) {
+		if !entry.IsDir() || !ondisk.IsID(entry.Name()) {
 			continue
 		}
 		one, err := look(root, entry.Name())

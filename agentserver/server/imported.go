@@ -317,7 +317,8 @@ func (s *Server) mergeSearch(w http.ResponseWriter, r *http.Request) {
 		}
 		return b.at.Compare(a.at)
 	})
-	writePage(w, all, query.Get("page_id"), limit)
+	from, _ := shortID(query.Get("page_id"))
+	writeItems(w, all, func(l listed) (string, json.RawMessage) { return l.id, l.raw }, from, limit)
 }
 
 func listOne(raw json.RawMessage, by string) listed {
@@ -329,25 +330,4 @@ func listOne(raw json.RawMessage, by string) listed {
 	_ = json.Unmarshal(fields[by], &one.at)
 	one.id, _ = shortID(one.id)
 	return one
-}
-
-// writePage answers the page that begins with a conversation; an unknown one
-// starts over, as upstream has it.
-func writePage(w http.ResponseWriter, all []listed, from string, limit int) {
-	from, _ = shortID(from)
-	if at := slices.IndexFunc(all, func(l listed) bool { return l.id == from }); at > 0 {
-		all = all[at:]
-	}
-	page := struct {
-		Items []json.RawMessage `json:"items"`
-		Next  *string           `json:"next_page_id"`
-	}{Items: []json.RawMessage{}}
-	for _, one := range all {
-		if len(page.Items) == limit {
-			page.Next = &one.id
-			break
-		}
-		page.Items = append(page.Items, one.raw)
-	}
-	writeJSON(w, http.StatusOK, page)
 }

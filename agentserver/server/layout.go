@@ -10,6 +10,8 @@ import (
 	"path/filepath"
 	"strings"
 	"syscall"
+
+	ondisk "github.com/openhands/boxkeeper/agentserver/storage"
 )
 
 // The directories of a box below its root; all are private to its owner.
@@ -123,7 +125,7 @@ func dropPacked(root string) {
 	}
 	for _, entry := range entries {
 		id, zipped := strings.CutSuffix(entry.Name(), ".zip")
-		if !zipped || !idForm.MatchString(id) || !entry.Type().IsRegular() {
+		if !zipped || !ondisk.IsID(id) || !entry.Type().IsRegular() {
 			continue
 		}
 		// Only where its source is there to be packed again.

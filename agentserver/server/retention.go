@@ -228,7 +228,7 @@ func (s *Server) create(w http.ResponseWriter, r *http.Request) {
 	delete(fields, "retention")
 	if !known && (name == "" || string(fields["conversation_id"]) == "null") {
 		id = newID()
-		fields["conversation_id"] = json.RawMessage(`"` + dashed(id) + `"`)
+		fields["conversation_id"] = json.RawMessage(`"` + ondisk.Dashed(id) + `"`)
 	}
 	if text, err = json.Marshal(fields); err != nil {
 		refuse(w, http.StatusInternalServerError, err.Error())

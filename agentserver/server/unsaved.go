@@ -54,11 +54,11 @@ func (s *Server) getExport(w http.ResponseWriter, r *http.Request) {
 		return
 	}
 	defer func() { <-s.exports }()
-	out := &begun{ResponseWriter: w, control: http.NewResponseController(w)}
-	err := s.work.Export(r.Context(), out)
+	out, control := &begun{ResponseWriter: w}, http.NewResponseController(w)
+	err := s.work.Export(r.Context(), &patientWriter{out, control, stalled})
 	switch {
 	case err == nil:
-		_ = out.control.SetWriteDeadline(time.Time{}) // the connection may serve on
+		_ = control.SetWriteDeadline(time.Time{}) // the connection may serve on
 	case out.began:
 		s.log.Warn("export the workspace", "error", err)
 		panic(http.ErrAbortHandler)
@@ -70,8 +70,7 @@ func (s *Server) getExport(w http.ResponseWriter, r *http.Request) {
 // begun notes whether an answer has begun, and begins it with its headers.
 type begun struct {
 	http.ResponseWriter
-	control *http.ResponseController
-	began   bool
+	began bool
 }
 
 // stalled is how long a reader may take nothing, since it holds up whoever wants
@@ -85,6 +84,5 @@ func (b *begun) Write(p []byte) (int, error) {
 		b.Header().Set("Content-Disposition", `attachment; filename="workspace.tar.zst"`)
 		b.Header().Set("Cache-Control", "no-store")
 	}
-	_ = b.control.SetWriteDeadline(time.Now().Add(stalled)) // where there is a connection
 	return b.ResponseWriter.Write(p)
 }

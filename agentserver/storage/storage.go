@@ -51,6 +51,14 @@ func ParseID(name string) (id string, ok bool) {
 	return name, IsID(name)
 }
 
+// Dashed returns 32 digits as a UUID is written, and any other text as it is.
+func Dashed(id string) string {
+	if len(id) != 32 {
+		return id
+	}
+	return id[:8] + "-" + id[8:12] + "-" + id[12:16] + "-" + id[16:20] + "-" + id[20:]
+}
+
 // IsDir reports whether name below root is a directory, and neither a link nor
 // behind one. An error means that it can't be told.
 func IsDir(root *os.Root, name string) (bool, error) {

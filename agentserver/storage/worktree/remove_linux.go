@@ -16,6 +16,7 @@ import (
 
 	"github.com/openhands/boxkeeper/agentserver/reclaim"
 	"github.com/openhands/boxkeeper/agentserver/repo"
+	"github.com/openhands/boxkeeper/agentserver/storage"
 	"github.com/openhands/boxkeeper/box"
 )
 
@@ -98,7 +99,7 @@ func (l *Layout) each(ctx context.Context, conversation string, do func(*removal
 		return nil, err
 	}
 	defer tree.Close()
-	dir := dashed(conversation)
+	dir := storage.Dashed(conversation)
 	fd, names, err := tree.List(tree.Fd(), dir)
 	if errors.Is(err, unix.ENOENT) {
 		return nil, nil

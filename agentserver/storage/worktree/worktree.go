@@ -1,7 +1,6 @@
 package worktree
 
 import (
-	"cmp"
 	"context"
 	"encoding/hex"
 	"errors"
@@ -15,6 +14,7 @@ import (
 
 	"github.com/openhands/boxkeeper/agentserver/reclaim"
 	"github.com/openhands/boxkeeper/agentserver/repo"
+	"github.com/openhands/boxkeeper/agentserver/storage"
 	"github.com/openhands/boxkeeper/box"
 )
 
@@ -96,16 +96,7 @@ func (l *Layout) Places(ctx context.Context) ([]reclaim.Place, error) {
 		}
 		out = append(out, place)
 	}
-	slices.SortStableFunc(out, func(a, b reclaim.Place) int {
-		// An unknown time comes last: it never counts as old.
-		if a.LastActive.IsZero() != b.LastActive.IsZero() {
-			if a.LastActive.IsZero() {
-				return 1
-			}
-			return -1
-		}
-		return cmp.Or(a.LastActive.Compare(b.LastActive), strings.Compare(a.Conversation, b.Conversation))
-	})
+	storage.SortPlaces(out)
 	return out, nil
 }
 
@@ -150,14 +141,10 @@ func (l *Layout) lastActive(conversation string) (at time.Time, from string) {
 // fromDashed returns the 32 digits of an id that is written with dashes.
 func fromDashed(name string) (string, bool) {
 	id := strings.ReplaceAll(name, "-", "")
-	if raw, err := hex.DecodeString(id); err != nil || len(raw) != 16 || dashed(id) != name {
+	if raw, err := hex.DecodeString(id); err != nil || len(raw) != 16 || storage.Dashed(id) != name {
 		return "", false
 	}
 	return id, true
-}
-
-func dashed(id string) string {
-	return id[:8] + "-" + id[8:12] + "-" + id[12:16] + "-" + id[16:20] + "-" + id[20:]
 }
 
 // item names a worktree in an answer.
