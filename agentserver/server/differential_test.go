@@ -190,7 +190,7 @@ func TestNothingIsSmuggledPastTheGate(t *testing.T) {
 				// A connection that boxd would keep for other callers.
 				send(t, p.through, "GET /before HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n", "GET")
 				// Some of these wait for more, for ever.
-				sendFor(t, time.Second, p.through, "POST /x HTTP/1.1\r\nHost: x\r\nConnection: close\r\n"+head+"\r\n"+body, "POST")
+				sendFor(t, 3*time.Second, p.through, "POST /x HTTP/1.1\r\nHost: x\r\nConnection: close\r\n"+head+"\r\n"+body, "POST")
 				send(t, p.through, "GET /after HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n", "GET")
 				for _, one := range p.all() {
 					require.NotContains(t, one.Line, "smuggled")
