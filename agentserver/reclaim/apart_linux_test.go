@@ -54,10 +54,40 @@ func apart(t *testing.T, s surroundings) (here bool) {
 			t.Skipf("in a process of its own: %s", out)
 		}
 	}
-	require.NoError(t, err, "%s", out)
+	require.NoError(t, err, "%s", failed(out))
 	require.Contains(t, string(out), "--- PASS: "+t.Name())
 	t.Logf("%s", out)
 	return false
+}
+
+var (
+	nameLine = regexp.MustCompile(`^\s*=== (?:RUN|PAUSE|CONT|NAME)\s+(\S+)`)
+	failLine = regexp.MustCompile(`^\s*--- FAIL: (\S+)`)
+)
+
+// failed is what the tests that failed printed: a report may show only the end
+// of it all, where the others are. Without such a test it is everything.
+func failed(out []byte) string {
+	tests := map[string]bool{}
+	for line := range strings.Lines(string(out)) {
+		if match := failLine.FindStringSubmatch(line); match != nil {
+			tests[match[1]] = true
+		}
+	}
+	if len(tests) == 0 {
+		return string(out)
+	}
+	var told strings.Builder
+	name := ""
+	for line := range strings.Lines(string(out)) {
+		if match := nameLine.FindStringSubmatch(line); match != nil {
+			name = match[1]
+		}
+		if tests[name] || failLine.MatchString(line) {
+			told.WriteString(line)
+		}
+	}
+	return told.String()
 }
 
 // run starts this test program again.

@@ -46,11 +46,17 @@ func (b Budget) Check() error {
 // first, until it is under. Nothing that is used goes. It may be repeated, and
 // costs one look at the filesystem when nothing is due. Over the budget with
 // nothing left to shed it warns once in the log, and again only after it was
-// under. ClassUnsupported means that this system cannot delete safely.
+// under. ClassUnsupported means that this system cannot delete safely,
+// ClassUnavailable that Close was called.
 func (r *Reclaimer) Pass(ctx context.Context) error {
 	if err := r.tree.usable(); err != nil {
 		return err
 	}
+	ctx, leave, err := r.enter(ctx)
+	if err != nil {
+		return err
+	}
+	defer leave()
 	all, faults := r.places(ctx)
 	for _, fault := range faults {
 		r.opts.Log.Warn("a pass leaves a layout out", "why", fault)
@@ -66,11 +72,19 @@ func (r *Reclaimer) Pass(ctx context.Context) error {
 		return nil
 	}
 	over, err := r.excess(ctx, r.opts.Budget.High)
-	if err != nil || over == "" {
-		r.warnOnce("")
-		return err
+	if err == nil && over != "" {
+		r.opts.Log.Info("the box is over its budget", "why", over)
+		over, err = r.shedUntilLow(ctx, all, over)
 	}
-	r.opts.Log.Info("the box is over its budget", "why", over)
+	if err == nil {
+		r.warnOnce(over)
+	}
+	return err
+}
+
+// shedUntilLow sheds from a box that is over its budget, as over says, until it is
+// under the low mark, and returns why it still is over with nothing left to shed.
+func (r *Reclaimer) shedUntilLow(ctx context.Context, all []placed, over string) (string, error) {
 	byUse(all)
 	low := cmp.Or(r.opts.Budget.Low, r.opts.Budget.High)
 	for _, tier := range []box.Tier{box.TierCaches, box.TierDependencies} {
@@ -80,19 +94,17 @@ func (r *Reclaimer) Pass(ctx context.Context) error {
 			}
 			took, err := r.shed(ctx, &all[i], tier)
 			if err != nil {
-				return err
+				return "", err
 			}
 			if !took {
 				continue // to measure again may cost a walk over everything
 			}
 			if over, err = r.excess(ctx, low); err != nil || over == "" {
-				r.warnOnce("")
-				return err
+				return "", err
 			}
 		}
 	}
-	r.warnOnce(over)
-	return nil
+	return over, nil
 }
 
 // byUse sorts places, the longest unused first. An unknown time never counts as

@@ -58,7 +58,7 @@ func TestAttacksFailWithoutNewSystemCallsToo(t *testing.T) {
 				t.Skip("one filter is enough for a short run")
 			}
 			out, err := run(t, surroundings{filter: filter}, []string{"-test.run=" + attacks, "-test.v", "-test.short", "-test.timeout=240s"})
-			require.NoError(t, err, "%s", out)
+			require.NoError(t, err, "%s", failed(out))
 			require.Contains(t, string(out), "--- PASS: TestTheFilterHolds")
 			require.NotContains(t, string(out), "no tests to run")
 		})
@@ -70,7 +70,7 @@ func TestPassesWorkWithoutRenameat2(t *testing.T) {
 	t.Parallel()
 	for _, filter := range []string{"renameat2:EPERM", "renameat2:ENOSYS"} {
 		out, err := run(t, surroundings{filter: filter}, []string{"-test.run=^(TestAPassTakes|TestNamesDeeper|TestWhatChanged|TestScenario87|TestWhatTook)", "-test.v", "-test.short", "-test.timeout=240s"})
-		require.NoError(t, err, "%s", out)
+		require.NoError(t, err, "%s", failed(out))
 		require.Contains(t, string(out), "--- PASS: TestAPassTakes")
 	}
 }

@@ -66,7 +66,10 @@ type Reclaimer struct {
 
 	stop    context.CancelFunc
 	stopped context.Context //nolint:containedctx // ends the deletions at Close
-	working sync.WaitGroup
+	inside  sync.WaitGroup  // calls from outside
+	working sync.WaitGroup  // deletions, and the sweep
+	ending  bool            // Close was called: nobody comes in any more
+	closing sync.Once
 }
 
 // Open prepares the trash and the journal below root, which must exist, and
@@ -125,17 +128,44 @@ func Open(root string, opts Options) (*Reclaimer, error) {
 	return r, nil
 }
 
-// Close stops the deletions, which the next Open goes on with.
+// Close ends the calls that are under way, and the deletions, which the next Open
+// goes on with. It returns when they have ended, and may be repeated; later calls
+// are refused with ClassUnavailable.
 func (r *Reclaimer) Close() {
-	r.stop()
-	r.working.Wait()
-	r.tree.close()
+	r.closing.Do(func() {
+		r.mu.Lock()
+		r.ending = true
+		r.mu.Unlock()
+		r.stop()
+		r.inside.Wait()
+		r.working.Wait()
+		// Not before: from here on its number is that of another file.
+		r.tree.close()
+	})
+}
+
+// enter keeps the tree open for a call from outside until leave, and ends its
+// context at Close.
+func (r *Reclaimer) enter(ctx context.Context) (inner context.Context, leave func(), err error) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if r.ending {
+		return nil, nil, box.Errorf(box.ClassUnavailable, "the part that frees space has ended; ask again when boxd has started again")
+	}
+	r.inside.Add(1)
+	inner, cancel := context.WithCancel(ctx)
+	unwatch := context.AfterFunc(r.stopped, cancel)
+	return inner, func() {
+		unwatch()
+		cancel()
+		r.inside.Done()
+	}, nil
 }
 
 // Do plans a pass or carries one out, as the request says. Applying one plan id
 // again answers the first report, also after a restart. ClassInvalid names the
 // field at fault, NotFound means the plan is not known (any more), Unsupported
-// that this system cannot do it safely.
+// that this system cannot do it safely, Unavailable that Close was called.
 func (r *Reclaimer) Do(ctx context.Context, request box.ReclaimRequest) (box.ReclaimReport, error) {
 	if err := validate(request); err != nil {
 		return box.ReclaimReport{}, err
@@ -143,6 +173,11 @@ func (r *Reclaimer) Do(ctx context.Context, request box.ReclaimRequest) (box.Rec
 	if err := r.tree.usable(); err != nil {
 		return box.ReclaimReport{}, err
 	}
+	ctx, leave, err := r.enter(ctx)
+	if err != nil {
+		return box.ReclaimReport{}, err
+	}
+	defer leave()
 	limits, err := r.scopeOf(ctx, request)
 	if err != nil {
 		return box.ReclaimReport{}, err

@@ -110,13 +110,18 @@ func (r *Reclaimer) Disk() (box.Disk, error) {
 // Select finds what a pass of the deepest tier would look at, and the places of
 // the conversations, without measuring: whoever measures must also ask the
 // candidate's Search. It changes nothing and may be repeated. It fails only when
-// ctx ends; what could not be read is listed in Errors.
+// ctx ends or Close is called; what could not be read is listed in Errors.
 func (r *Reclaimer) Select(ctx context.Context) (Selection, error) {
 	var out Selection
 	if err := r.tree.usable(); err != nil {
 		out.Errors = append(out.Errors, err.Error())
 		return out, nil
 	}
+	ctx, leave, err := r.enter(ctx)
+	if err != nil {
+		return out, err
+	}
+	defer leave()
 	return out, r.candidates(ctx, &out)
 }
 

