@@ -251,3 +251,49 @@ func TestEntriesWithoutMarksSayWhereTheBoxIs(t *testing.T) {
 	w.appendAt(2, box.LedgerDeleted, box.LedgerDeletion{Ref: seen.Ref})
 	require.Equal(t, "ana", state(box.StateBoxArchived).Deletion.ConfirmedBy)
 }
+
+// Facts that cannot be those of a workspace that was lost rebuild nothing.
+func TestWhatCanBeRebuilt(t *testing.T) {
+	t.Parallel()
+	for name, row := range map[string]struct {
+		change func(*box.Facts)
+		class  box.Class
+		says   string
+	}{
+		"a box":                     {func(*box.Facts) {}, "", ""},
+		"one that was never made":   {func(f *box.Facts) { f.Ref = box.Ref{} }, "", ""},
+		"a spec of another release": {func(f *box.Facts) { f.Spec.Version++ }, box.ClassInvalid, "version"},
+		"another workspace":         {func(f *box.Facts) { f.Spec.Workspace = "other" }, box.ClassInvalid, "rebuilt.spec.workspace"},
+		"no epoch":                  {func(f *box.Facts) { f.Epoch, f.Ref.Epoch = 0, 0 }, box.ClassInvalid, "rebuilt.epoch"},
+		"a box of another epoch":    {func(f *box.Facts) { f.Ref.Epoch = 2 }, box.ClassInvalid, "rebuilt.epoch"},
+		"one that is archived":      {func(f *box.Facts) { f.State = box.StateBoxArchived }, box.ClassFailedPrecondition, "stays closed"},
+		"one that is abandoned":     {func(f *box.Facts) { f.State = box.StateAbandoned }, box.ClassFailedPrecondition, "stays closed"},
+		"a policy that is none":     {func(f *box.Facts) { f.Policy.OnExpiry = "burn" }, box.ClassInvalid, "on_expiry"},
+	} {
+		f := at(box.StateSuspended)
+		row.change(f)
+		err := box.CheckRebuilt(f, "demo")
+		if row.class == "" {
+			require.NoError(t, err, name)
+			continue
+		}
+		require.Equal(t, row.class, box.ClassOf(err), name)
+		require.ErrorContains(t, err, row.says, name)
+	}
+}
+
+// A rebuild gives the whole notice to a box that would expire within it, and no
+// token from before is good after it, however many there were.
+func TestWhatARebuildPutsOff(t *testing.T) {
+	t.Parallel()
+	for days, near := range map[int]bool{26: false, 28: true} { // of 30, with a notice of 3
+		f := at(box.StateSuspended)
+		f.SuspendedSince, f.SuspendedAt, f.PausedClock = noon(), noon(), noon()
+		f.Observed = box.Observation{Phase: box.PhaseSuspended}
+		now := noon().Add(time.Duration(days) * day)
+		f.DeletionCount = int(now.Unix()) + 5
+		f.Revive(now)
+		require.Equal(t, near, f.ExpiryFloor.Equal(now.Add(3*day)), days)
+		require.Equal(t, int(now.Unix())+6, f.DeletionCount)
+	}
+}
