@@ -210,7 +210,7 @@ func TestPlacesListsConversationsTheLongestUnusedFirst(t *testing.T) {
 	f.write(filepath.Join(f.box, "worktrees", "f"+dashed[1:], "project/a.txt"), "x")
 	f.write(filepath.Join(f.box, "worktrees", "not-a-conversation/x"), "x")
 	state := filepath.Join(f.box, "conversations", conversation, "base_state.json")
-	event := filepath.Join(f.box, "conversations", conversation, "events/event-00001-x.json")
+	event := filepath.Join(f.box, "conversations", conversation, "events/event-00001-0a1b2c3d.json")
 	f.write(state, "{}")
 	f.write(event, "{}")
 	at := time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC)

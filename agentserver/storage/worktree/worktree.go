@@ -8,7 +8,6 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
-	"slices"
 	"strings"
 	"time"
 
@@ -71,6 +70,11 @@ func (l *Layout) Places(ctx context.Context) ([]reclaim.Place, error) {
 	if err != nil {
 		return nil, fmt.Errorf("list the worktrees: %w", err)
 	}
+	below, err := os.OpenRoot(l.opts.Box)
+	if err != nil {
+		return nil, fmt.Errorf("open the box: %w", err)
+	}
+	defer below.Close()
 	var out []reclaim.Place
 	for _, owner := range owners {
 		if err := ctx.Err(); err != nil {
@@ -90,7 +94,10 @@ func (l *Layout) Places(ctx context.Context) ([]reclaim.Place, error) {
 				place.Workspaces = append(place.Workspaces, l.named(filepath.Join(l.opts.Root, owner.Name(), name.Name())))
 			}
 		}
-		place.LastActive, place.LastActiveFrom = l.lastActive(id)
+		// As everybody reads it: whoever compares two readings sees a use otherwise.
+		if place.LastActive, place.LastActiveFrom, err = storage.LastActive(below, id); err != nil {
+			place.Busy = "its history cannot be read: " + err.Error()
+		}
 		if l.opts.Archived != nil {
 			place.Archived, place.ArchivedAt = l.opts.Archived(id)
 		}
@@ -113,29 +120,6 @@ func (l *Layout) Hold(_ context.Context, conversation string) (release func(), b
 // Archive records that a conversation is conversation-archived.
 func (l *Layout) Archive(ctx context.Context, conversation string) error {
 	return l.opts.Archive(ctx, conversation)
-}
-
-// lastActive is the newest of the conversation's state and its last event; both
-// are written by use alone.
-func (l *Layout) lastActive(conversation string) (at time.Time, from string) {
-	dir := filepath.Join(l.opts.Conversations, conversation)
-	note := func(name, as string) {
-		info, err := os.Lstat(filepath.Join(dir, name))
-		if err == nil && info.Mode().IsRegular() && info.ModTime().After(at) {
-			at, from = info.ModTime(), as
-		}
-	}
-	note("base_state.json", "base_state.json")
-	// Named by their number, so the last name is the newest event.
-	if events, err := os.ReadDir(filepath.Join(dir, "events")); err == nil {
-		for _, event := range slices.Backward(events) {
-			if strings.HasPrefix(event.Name(), "event-") {
-				note(filepath.Join("events", event.Name()), "newest event")
-				break
-			}
-		}
-	}
-	return at, from
 }
 
 // fromDashed returns the 32 digits of an id that is written with dashes.

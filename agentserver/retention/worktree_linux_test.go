@@ -1,0 +1,68 @@
+package retention_test
+
+import (
+	"context"
+	"os"
+	"path/filepath"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/openhands/boxkeeper/agentserver/idlelock"
+	"github.com/openhands/boxkeeper/agentserver/reclaim"
+	"github.com/openhands/boxkeeper/agentserver/repo"
+	"github.com/openhands/boxkeeper/agentserver/storage"
+	"github.com/openhands/boxkeeper/agentserver/storage/storagetest"
+	"github.com/openhands/boxkeeper/agentserver/storage/worktree"
+)
+
+// newWorktreeSetting is a setting whose conversation works in a git worktree.
+func newWorktreeSetting(t *testing.T) (s *setting, tree string) {
+	t.Helper()
+	s = newSetting(t)
+	trash := filepath.Join(s.root, reclaim.TrashDir)
+	require.NoError(t, os.MkdirAll(trash, 0o700))
+	tree = filepath.Join(s.root, storagetest.Worktree(t, s.root, s.id, s.used))
+	s.made = true
+	program, err := repo.New(repo.Options{Scratch: []string{t.TempDir()}})
+	require.NoError(t, err)
+	lock := idlelock.New(idlelock.Options{})
+	below, err := os.OpenRoot(s.root)
+	require.NoError(t, err)
+	t.Cleanup(func() { below.Close() })
+	layout, err := worktree.New(worktree.Options{
+		Box: s.root, Root: filepath.Join(s.root, "worktrees"), Conversations: filepath.Join(s.root, "conversations"),
+		Trash: trash, Rescue: filepath.Join(s.root, "rescue"), Git: program,
+		Hold: func(dir string) (func(), string, error) { return lock.Hold(t.Context(), dir) },
+		Archive: func(_ context.Context, conversation string) error {
+			return storage.Archive(below, conversation, storagetest.Writer(s.root))
+		},
+		Archived: func(conversation string) (archived bool, since time.Time) {
+			archived, since, _ = storage.Archived(below, conversation)
+			return archived, since
+		},
+	})
+	require.NoError(t, err)
+	s.opts.Layouts = []reclaim.Layout{layout}
+	return s, tree
+}
+
+// The metadata is written a moment after the state when a conversation ends. A
+// layout that reads less than the whole history shows it as used in between.
+func TestAConversationInAWorktreeIsArchived(t *testing.T) {
+	t.Parallel()
+	s, _ := newWorktreeSetting(t)
+	k := s.keeper(t)
+	before := s.used.Add(-time.Second)
+	events, err := filepath.Glob(filepath.Join(s.root, "conversations", s.id, "events/*"))
+	require.NoError(t, err)
+	for _, file := range append(events, filepath.Join(s.root, "conversations", s.id, "base_state.json")) {
+		require.NoError(t, os.Chtimes(file, before, before))
+	}
+	out, err := k.Pass(t.Context())
+	require.NoError(t, err)
+	require.Len(t, out, 1)
+	require.True(t, out[0].Archived, out[0].Reason)
+	require.True(t, s.archived())
+}
