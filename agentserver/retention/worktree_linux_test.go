@@ -2,6 +2,7 @@ package retention_test
 
 import (
 	"context"
+	"errors"
 	"os"
 	"path/filepath"
 	"testing"
@@ -15,6 +16,7 @@ import (
 	"github.com/openhands/boxkeeper/agentserver/storage"
 	"github.com/openhands/boxkeeper/agentserver/storage/storagetest"
 	"github.com/openhands/boxkeeper/agentserver/storage/worktree"
+	"github.com/openhands/boxkeeper/box"
 )
 
 // newWorktreeSetting is a setting whose conversation works in a git worktree.
@@ -65,4 +67,37 @@ func TestAConversationInAWorktreeIsArchived(t *testing.T) {
 	require.Len(t, out, 1)
 	require.True(t, out[0].Archived, out[0].Reason)
 	require.True(t, s.archived())
+}
+
+// A worktree has no runtime directory: it goes by the rule of its layout.
+func TestTheWorktreeOfAnArchivedConversationGoes(t *testing.T) {
+	t.Parallel()
+	s, tree := newWorktreeSetting(t)
+	reclaimer, err := reclaim.Open(s.root, reclaim.Options{Layouts: s.opts.Layouts})
+	require.NoError(t, err)
+	t.Cleanup(reclaimer.Close)
+	killed := true
+	s.opts.Take = func(ctx context.Context, conversation string) error {
+		s.taken = append(s.taken, conversation)
+		if killed {
+			return errors.New("killed")
+		}
+		_, err := reclaimer.Do(ctx, box.ReclaimRequest{Tiers: []box.Tier{box.TierRuntime}, ConversationIDs: []string{conversation}})
+		return err
+	}
+	k := s.keeper(t)
+	pass := func() {
+		t.Helper()
+		_, err := k.Pass(t.Context())
+		require.NoError(t, err)
+	}
+	pass()
+	require.True(t, s.archived(), "the marker comes first")
+	require.Equal(t, []string{s.id}, s.taken)
+	require.DirExists(t, tree)
+	killed = false
+	pass()
+	require.NoDirExists(t, tree, "what was cut off is finished")
+	pass()
+	require.Len(t, s.taken, 2, "what is gone is not taken again")
 }
