@@ -10,10 +10,8 @@ import (
 
 	"github.com/stretchr/testify/require"
 
-	"github.com/openhands/boxkeeper/agentserver/idlelock"
 	"github.com/openhands/boxkeeper/agentserver/reclaim"
 	"github.com/openhands/boxkeeper/agentserver/repo"
-	"github.com/openhands/boxkeeper/agentserver/storage"
 	"github.com/openhands/boxkeeper/agentserver/storage/storagetest"
 	"github.com/openhands/boxkeeper/agentserver/storage/worktree"
 	"github.com/openhands/boxkeeper/box"
@@ -23,28 +21,12 @@ import (
 func newWorktreeSetting(t *testing.T) (s *setting, tree string) {
 	t.Helper()
 	s = newSetting(t)
-	trash := filepath.Join(s.root, reclaim.TrashDir)
-	require.NoError(t, os.MkdirAll(trash, 0o700))
+	require.NoError(t, os.MkdirAll(filepath.Join(s.root, reclaim.TrashDir), 0o700))
 	tree = filepath.Join(s.root, storagetest.Worktree(t, s.root, s.id, s.used))
 	s.made = true
-	program, err := repo.New(repo.Options{Scratch: []string{t.TempDir()}})
+	program, err := repo.New(repo.Options{Timeout: time.Minute, Scratch: []string{t.TempDir()}})
 	require.NoError(t, err)
-	lock := idlelock.New(idlelock.Options{})
-	below, err := os.OpenRoot(s.root)
-	require.NoError(t, err)
-	t.Cleanup(func() { below.Close() })
-	layout, err := worktree.New(worktree.Options{
-		Box: s.root, Root: filepath.Join(s.root, "worktrees"), Conversations: filepath.Join(s.root, "conversations"),
-		Trash: trash, Rescue: filepath.Join(s.root, "rescue"), Git: program,
-		Hold: func(dir string) (func(), string, error) { return lock.Hold(t.Context(), dir) },
-		Archive: func(_ context.Context, conversation string) error {
-			return storage.Archive(below, conversation, storagetest.Writer(s.root))
-		},
-		Archived: func(conversation string) (archived bool, since time.Time) {
-			archived, since, _ = storage.Archived(below, conversation)
-			return archived, since
-		},
-	})
+	layout, err := worktree.New(s.root, storagetest.Writer(s.root), worktree.Options{Git: program, Rescue: filepath.Join(s.root, "rescue")})
 	require.NoError(t, err)
 	s.opts.Layouts = []reclaim.Layout{layout}
 	return s, tree

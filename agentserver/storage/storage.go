@@ -25,6 +25,7 @@ const (
 	ControlDir       = "persistence/runtime-control"
 	DataDir          = "persistence/runtime-data"
 	WorkspaceDir     = "workspace"
+	WorktreesDir     = "worktrees"
 )
 
 // Writer replaces a file below a box's root, whole and on the disk before it

@@ -42,7 +42,7 @@ func Worktree(t testing.TB, root, id string, used time.Time) string {
 		git(t, project, "add", "work")
 		git(t, project, "commit", "-q", "-m", "first")
 	}
-	tree := filepath.Join("worktrees", storage.Dashed(id), "project")
+	tree := filepath.Join(storage.WorktreesDir, storage.Dashed(id), "project")
 	git(t, project, "worktree", "add", "-q", "-b", "openhands/"+id, filepath.Join(root, tree))
 	Converse(t, root, id, filepath.Join(root, tree), used)
 	return tree
