@@ -16,6 +16,7 @@ import (
 
 	"github.com/openhands/boxkeeper/agentserver"
 	"github.com/openhands/boxkeeper/agentserver/reclaim"
+	"github.com/openhands/boxkeeper/agentserver/repo"
 	"github.com/openhands/boxkeeper/agentserver/server"
 	"github.com/openhands/boxkeeper/box"
 )
@@ -105,7 +106,8 @@ func Start(opts Options) (*Server, error) {
 	if s.reclaimer, err = reclaim.Open(s.Root, reclaim.Options{}); err != nil {
 		return nil, err
 	}
-	s.inner = server.New(server.Options{Root: s.Root, Key: opts.Key, Reclaim: s.reclaimer})
+	git, _ := repo.New(repo.Options{}) // without it repositories are unknown, as in a real box
+	s.inner = server.New(server.Options{Root: s.Root, Key: opts.Key, Reclaim: s.reclaimer, Git: git})
 	listener, err := net.Listen("tcp", "127.0.0.1:0") //nolint:noctx // local and instant
 	if err != nil {
 		s.reclaimer.Close()

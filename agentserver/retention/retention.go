@@ -351,7 +351,7 @@ func (k *Keeper) usedSince(place *reclaim.Place) (bool, error) {
 // finish has the runtime of an archived conversation removed.
 func (k *Keeper) finish(ctx context.Context, in []seat) {
 	id := in[0].place.Conversation
-	if k.opts.Take == nil || !slices.ContainsFunc(in, func(s seat) bool { return s.place.Runtime != "" }) {
+	if k.opts.Take == nil || !slices.ContainsFunc(in, seat.hasRuntime) {
 		return
 	}
 	if err := k.opts.Take(ctx, id); err != nil {

@@ -36,6 +36,7 @@ type setting struct {
 	used     time.Time
 	before   func(k *retention.Keeper)
 	boot     string
+	made     bool // the conversation is there already
 }
 
 const id = "0123456789abcdef0123456789abcdef"
@@ -92,7 +93,9 @@ func (s *setting) archived() bool {
 // keeper begins 100 days ago and lives until now.
 func (s *setting) keeper(t *testing.T) *retention.Keeper {
 	t.Helper()
-	s.converse(t)
+	if !s.made {
+		s.converse(t)
+	}
 	if s.rule.Mode != "" {
 		require.NoError(t, s.rules.Set(s.id, s.rule))
 	}

@@ -13,6 +13,14 @@ type seat struct {
 	place  *reclaim.Place
 }
 
+// hasRuntime reports whether a pass of tier runtime may find something of the
+// conversation. What goes by its layout's own rule, such as a worktree, is in no
+// Runtime.
+func (s seat) hasRuntime() bool {
+	_, own := s.layout.(reclaim.Remover)
+	return s.place.Runtime != "" || own && len(s.place.Workspaces) > 0
+}
+
 // seats lists the conversations of all layouts, each with what every layout knows
 // of it, since it is archived as a whole.
 func (k *Keeper) seats(ctx context.Context) ([][]seat, error) {

@@ -7,7 +7,6 @@ import (
 	"log/slog"
 	"os"
 	"path/filepath"
-	"time"
 
 	"github.com/openhands/boxkeeper/agentserver/idlelock"
 	"github.com/openhands/boxkeeper/agentserver/reclaim"
@@ -77,23 +76,8 @@ func (in *insides) newWorktrees(lock *idlelock.Locker, write ondisk.Writer) (*wo
 	if err := in.below(func(root *os.Root) error { return root.MkdirAll(rescueDir, 0o700) }); err != nil {
 		return nil, fmt.Errorf("make %s: %w", rescueDir, err)
 	}
-	at := func(name string) string { return filepath.Join(in.root, name) }
-	return worktree.New(worktree.Options{
-		Box: in.root, Root: at(worktreesDir), Conversations: at(conversationsDir), Trash: at(reclaim.TrashDir), Rescue: at(rescueDir),
-		Git: in.git, Recreatable: in.recreatable,
-		Hold: func(dir string) (func(), string, error) {
-			return lock.Hold(context.Background(), dir) //nolint:forbidigo // it does not wait, and its caller has no context
-		},
-		Archive: func(_ context.Context, conversation string) error {
-			return in.below(func(root *os.Root) error { return ondisk.Archive(root, conversation, write) })
-		},
-		Archived: func(conversation string) (archived bool, since time.Time) {
-			err := in.below(func(root *os.Root) (err error) {
-				archived, since, err = ondisk.Archived(root, conversation)
-				return err
-			})
-			return archived && err == nil, since
-		},
+	return worktree.New(in.root, write, worktree.Options{
+		Git: in.git, Rescue: filepath.Join(in.root, rescueDir), Lock: lock, Recreatable: in.recreatable,
 	})
 }
 

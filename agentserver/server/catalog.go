@@ -137,14 +137,14 @@ func (h history) entry(id string) (entry, error) {
 		return entry{}, err
 	}
 	defer dir.Close()
-	meta, err := readFile(dir, "meta.json", maxState)
+	meta, err := ondisk.ReadFile(dir, "meta.json", maxState)
 	if errors.Is(err, fs.ErrNotExist) {
 		return entry{}, errNoEntry
 	}
 	if err != nil {
 		return entry{}, err
 	}
-	state, err := readFile(dir, "base_state.json", maxState)
+	state, err := ondisk.ReadFile(dir, "base_state.json", maxState)
 	if errors.Is(err, fs.ErrNotExist) {
 		return entry{}, errNoEntry
 	}

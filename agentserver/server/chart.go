@@ -2,7 +2,10 @@ package server
 
 import (
 	"errors"
+	"os"
+	"path/filepath"
 	"slices"
+	"syscall"
 
 	"github.com/openhands/boxkeeper/agentserver/reclaim"
 	"github.com/openhands/boxkeeper/agentserver/scan"
@@ -189,11 +192,22 @@ func (s *sums) left() []box.ReclaimItem {
 	return slices.DeleteFunc(slices.Clone(s.items), func(item box.ReclaimItem) bool { return item.Skipped == "" })
 }
 
-func (s *sums) trash() int64 {
+// trash is what lies in the trash. The directory itself, however large, stays.
+func (s *sums) trash(root string) int64 {
 	for label, what := range s.about {
 		if what.kind == kindTrash {
 			bytes, _ := s.result.Freed(label)
-			return bytes
+			return max(0, bytes-allocated(filepath.Join(root, reclaim.TrashDir)))
+		}
+	}
+	return 0
+}
+
+// allocated is what a directory takes itself; nothing when that is not known.
+func allocated(dir string) int64 {
+	if info, err := os.Lstat(dir); err == nil {
+		if st, ok := info.Sys().(*syscall.Stat_t); ok {
+			return st.Blocks * 512
 		}
 	}
 	return 0

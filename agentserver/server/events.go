@@ -108,7 +108,7 @@ func (s *Server) getEventCount(w http.ResponseWriter, r *http.Request, id string
 	}
 	n := 0
 	for _, one := range list {
-		if text, err := readFile(dir, path.Join("events", one.file), maxEvent); err == nil && f.matches(text) {
+		if text, err := ondisk.ReadFile(dir, path.Join("events", one.file), maxEvent); err == nil && f.matches(text) {
 			n++
 		}
 	}
@@ -145,7 +145,7 @@ func (s *Server) getEvents(w http.ResponseWriter, r *http.Request, id string) {
 		Next  *string           `json:"next_page_id"`
 	}{Items: []json.RawMessage{}}
 	for _, one := range list {
-		text, err := readFile(dir, path.Join("events", one.file), maxEvent)
+		text, err := ondisk.ReadFile(dir, path.Join("events", one.file), maxEvent)
 		if err != nil || !json.Valid(text) || !f.isZero() && !f.matches(text) {
 			continue // one that does not read is left out, as upstream has it
 		}

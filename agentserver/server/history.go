@@ -4,7 +4,6 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"io"
 	"io/fs"
 	"os"
 	"path"
@@ -13,7 +12,6 @@ import (
 	"slices"
 	"strconv"
 	"strings"
-	"syscall"
 	"time"
 
 	ondisk "github.com/openhands/boxkeeper/agentserver/storage"
@@ -229,7 +227,7 @@ func (h history) state(id string, before stateMark) stateMark {
 		return before
 	}
 	mark := stateMark{status: "unknown", changed: info.ModTime(), size: info.Size(), info: info}
-	text, err := readFile(dir, name, maxState)
+	text, err := ondisk.ReadFile(dir, name, maxState)
 	var state struct {
 		Status string `json:"execution_status"`
 	}
@@ -265,7 +263,7 @@ func openDir(parent *os.Root, name string) (*os.Root, error) {
 	}
 	opened, err := dir.Lstat(".")
 	if err == nil && !os.SameFile(info, opened) {
-		err = fmt.Errorf("%s changed while it was opened: %w", path.Base(name), errChanged)
+		err = fmt.Errorf("%s changed while it was opened", path.Base(name))
 	}
 	if err != nil {
 		dir.Close()
@@ -290,66 +288,4 @@ func readDir(parent *os.Root, name string) ([]fs.DirEntry, error) {
 	entries, err := file.ReadDir(-1)
 	slices.SortFunc(entries, func(a, b fs.DirEntry) int { return strings.Compare(a.Name(), b.Name()) })
 	return entries, err
-}
-
-// openFile opens a regular file below root and refuses everything else: a link,
-// a pipe that would never answer, a device.
-func openFile(root *os.Root, name string) (*os.File, error) {
-	info, err := root.Lstat(name)
-	if err != nil {
-		return nil, err
-	}
-	if !info.Mode().IsRegular() {
-		return nil, fmt.Errorf("%s is no regular file", path.Base(name))
-	}
-	file, err := root.OpenFile(name, os.O_RDONLY|syscall.O_NONBLOCK, 0)
-	if err != nil {
-		return nil, err
-	}
-	if err := sameFile(info, file); err != nil {
-		file.Close()
-		return nil, err
-	}
-	return file, nil
-}
-
-// sameFile fails when what was opened is not what was looked at.
-func sameFile(info fs.FileInfo, file *os.File) error {
-	opened, err := file.Stat()
-	if err != nil {
-		return err
-	}
-	if !os.SameFile(info, opened) {
-		// Files are replaced by renaming a new one over them; then the next try
-		// finds the new one.
-		return fmt.Errorf("%s changed while it was opened: %w", path.Base(file.Name()), errChanged)
-	}
-	return nil
-}
-
-var errChanged = errors.New("read it again")
-
-// openAgain opens a regular file; one that is being replaced is tried again.
-func openAgain(root *os.Root, name string) (*os.File, error) {
-	for try := 0; ; try++ {
-		file, err := openFile(root, name)
-		if errors.Is(err, errChanged) && try < 10 {
-			continue
-		}
-		return file, err
-	}
-}
-
-// readFile reads a regular file whole.
-func readFile(root *os.Root, name string, most int64) ([]byte, error) {
-	file, err := openAgain(root, name)
-	if err != nil {
-		return nil, err
-	}
-	defer file.Close()
-	text, err := io.ReadAll(io.LimitReader(file, most+1))
-	if err == nil && int64(len(text)) > most {
-		err = fmt.Errorf("%s is larger than %d bytes", path.Base(name), most)
-	}
-	return text, err
 }

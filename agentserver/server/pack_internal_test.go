@@ -3,13 +3,10 @@ package server
 import (
 	"archive/zip"
 	"bytes"
-	"crypto/rand"
 	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
-	"net/http"
-	"net/http/httptest"
 	"os"
 	"path/filepath"
 	"runtime"
@@ -318,32 +315,4 @@ func TestALinkThatComesMeanwhileIsNotFollowed(t *testing.T) {
 	close(stop)
 	<-done
 	t.Logf("%d of 500 were packed", whole)
-}
-
-// A caller that takes nothing gives its turn back.
-func TestACallerThatStallsLosesItsTurn(t *testing.T) {
-	t.Parallel()
-	root := t.TempDir()
-	id := strings.Repeat("a", 32)
-	place := filepath.Join(root, conversationsDir, id)
-	require.NoError(t, os.MkdirAll(place, 0o700))
-	noise := make([]byte, 32<<20) // more than the connection's buffers hold, packed as well
-	rand.Read(noise)
-	require.NoError(t, os.WriteFile(filepath.Join(place, "a.bin"), noise, 0o600))
-	s := New(Options{Root: root})
-	s.patience = 50 * time.Millisecond
-	web := httptest.NewServer(s)
-	defer web.Close()
-	get := func() *http.Response {
-		request, err := http.NewRequestWithContext(t.Context(), http.MethodGet, web.URL+trajectoryPath+id, nil)
-		require.NoError(t, err)
-		response, err := http.DefaultTransport.RoundTrip(request)
-		require.NoError(t, err)
-		return response
-	}
-	stalls := get() // and reads no further
-	defer stalls.Body.Close()
-	response := get()
-	defer response.Body.Close()
-	require.Equal(t, http.StatusOK, response.StatusCode)
 }

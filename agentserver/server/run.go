@@ -220,7 +220,7 @@ func serve(ctx context.Context, set settings, env func(string) string, log *slog
 	var children sync.WaitGroup
 	children.Go(func() { maintain(inner, reclaimer.Pass, set.budget.Set(), log) })
 	opts.Keeping = newKeeping(set, in, log)
-	opts.Recreatable = in.recreatable
+	opts.Git, opts.Recreatable = in.git, in.recreatable
 	children.Go(func() { opts.Keeping.Keeper.Run(inner) })
 	left := housekeeping.New(set.root, housekeeping.Options{BashEvents: time.Duration(set.bashEventsDays * float64(24*time.Hour))})
 	children.Go(func() { housekeep(inner, left, log) })

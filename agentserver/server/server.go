@@ -16,6 +16,7 @@ import (
 
 	"github.com/openhands/boxkeeper/agentserver"
 	"github.com/openhands/boxkeeper/agentserver/reclaim"
+	"github.com/openhands/boxkeeper/agentserver/repo"
 	"github.com/openhands/boxkeeper/agentserver/workspace"
 	"github.com/openhands/boxkeeper/box"
 )
@@ -45,6 +46,8 @@ type Options struct {
 	Upstream Upstream // nil serves the read side from disk
 	// Reclaim measures and frees the disk; the caller closes it.
 	Reclaim *reclaim.Reclaimer
+	// Git asks the repositories in the workspace; without it they are unknown.
+	Git *repo.Git
 	// Recreatable lists what can be made again in a directory of the box, paths
 	// relative to it with the rule for each; nil means nothing can.
 	Recreatable func(ctx context.Context, dir string) (map[string]string, error)
@@ -89,7 +92,10 @@ func New(opts Options) *Server {
 		gate:    newGate(), started: time.Now(), patience: time.Minute,
 	}
 	s.storage = newStorage(opts, s.history, s.started)
-	s.work, s.looks, s.exports = newWorkspace(opts), make(chan struct{}, 1), make(chan struct{}, 1)
+	s.work = workspace.New(workspace.Options{
+		Root: opts.Root, Dirs: []string{workspaceDir, worktreesDir}, Git: opts.Git, Recreatable: opts.Recreatable,
+	})
+	s.looks, s.exports = make(chan struct{}, 1), make(chan struct{}, 1)
 	if s.log == nil {
 		s.log = slog.New(slog.NewTextHandler(io.Discard, nil))
 	}

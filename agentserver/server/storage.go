@@ -314,7 +314,7 @@ func (s *storage) tell(status *box.StorageStatus, all *histories, found *charted
 	status.ByTier = sums.byTier("")
 	status.Reclaimable = status.ByTier[box.TierCaches]
 	status.Left = append(sums.left(), found.forgotten...)
-	status.TrashBytes = sums.trash()
+	status.TrashBytes = sums.trash(s.root)
 }
 
 // tellAge takes the newest of the signs of use. The lease is none: it is written

@@ -8,6 +8,7 @@ import (
 	"net/http/httptest"
 	"net/url"
 	"os"
+	"os/exec"
 	"path/filepath"
 	"sync"
 	"sync/atomic"
@@ -221,6 +222,21 @@ func TestTheStatusTellsEachConversationByKindAndTier(t *testing.T) {
 	require.Equal(t, conversationID(2), left[npm].ConversationID)
 	require.NotContains(t, left, "runtime-data/"+conversationID(1)+"/persistence/.npm/_cacache")
 	require.Zero(t, b.asked.Load(), "the agent-server, whose idle clock must not move, is not asked")
+}
+
+func TestAnEmptyTrashHoldsNothing(t *testing.T) {
+	t.Parallel()
+	b := newStorageBox(t, 1, server.Options{})
+	require.Zero(t, b.status(t).TrashBytes, "its directory takes some, and stays")
+	b.put(t, "aside/blob", 100_000)
+	// What a process works in is not deleted meanwhile.
+	inside := exec.CommandContext(t.Context(), "sleep", "300")
+	inside.Dir = filepath.Join(b.root, "aside")
+	require.NoError(t, inside.Start())
+	require.NoError(t, os.Rename(inside.Dir, filepath.Join(b.root, reclaim.TrashDir, "aside")))
+	require.Equal(t, b.allocated(t, reclaim.TrashDir+"/aside"), b.status(t).TrashBytes)
+	require.NoError(t, inside.Process.Kill())
+	_ = inside.Wait() // it was killed
 }
 
 func TestWhatMustStayIsFoundHoweverDeep(t *testing.T) {

@@ -16,6 +16,8 @@ import (
 	"time"
 
 	"github.com/klauspost/compress/flate"
+
+	ondisk "github.com/openhands/boxkeeper/agentserver/storage"
 )
 
 const (
@@ -186,7 +188,7 @@ func leftOut(name string) bool {
 // file packs one file. One that is replaced meanwhile is packed as it was or as
 // it is, never in between.
 func (p *packer) file(dir *os.Root, entry, inner string) error {
-	file, err := openAgain(dir, entry)
+	file, err := ondisk.OpenFile(dir, entry)
 	if errors.Is(err, fs.ErrNotExist) && !eventForm.MatchString(entry) {
 		return nil
 	}

@@ -4,20 +4,8 @@ import (
 	"net/http"
 	"time"
 
-	"github.com/openhands/boxkeeper/agentserver/repo"
-	"github.com/openhands/boxkeeper/agentserver/workspace"
 	"github.com/openhands/boxkeeper/box"
 )
-
-// newWorkspace looks where work is done in a box. Without git its repositories
-// are unknown, which is no reason not to start.
-func newWorkspace(opts Options) *workspace.Workspace {
-	look := workspace.Options{Root: opts.Root, Dirs: []string{workspaceDir, worktreesDir}, Recreatable: opts.Recreatable}
-	if git, err := repo.New(repo.Options{}); err == nil {
-		look.Git = git
-	}
-	return workspace.New(look)
-}
 
 // takeTurn waits for a turn: one look and one export at a time, since each reads
 // the whole workspace. A look does not wait for an export, whose reader may be

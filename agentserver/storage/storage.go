@@ -25,6 +25,7 @@ const (
 	ControlDir       = "persistence/runtime-control"
 	DataDir          = "persistence/runtime-data"
 	WorkspaceDir     = "workspace"
+	WorktreesDir     = "worktrees"
 )
 
 // Writer replaces a file below a box's root, whole and on the disk before it
@@ -93,9 +94,22 @@ func List(root *os.Root, name string) ([]fs.DirEntry, error) {
 	return entries, err
 }
 
-// ReadFile reads a plain file below root, up to a bound in bytes. A link or a
-// pipe is an error.
-func ReadFile(root *os.Root, name string, most int64) ([]byte, error) {
+// OpenFile opens a plain file below root and refuses everything else: a link, a
+// pipe that would never answer, a device. Files are replaced by renaming a new one
+// over them, so that one which changes meanwhile is tried again.
+func OpenFile(root *os.Root, name string) (*os.File, error) {
+	for try := 0; ; try++ {
+		file, err := openFile(root, name)
+		if errors.Is(err, errChanged) && try < 10 {
+			continue
+		}
+		return file, err
+	}
+}
+
+var errChanged = errors.New("read it again")
+
+func openFile(root *os.Root, name string) (*os.File, error) {
 	info, err := root.Lstat(name)
 	if err != nil {
 		return nil, err
@@ -107,10 +121,24 @@ func ReadFile(root *os.Root, name string, most int64) ([]byte, error) {
 	if err != nil {
 		return nil, err
 	}
-	defer file.Close()
-	if opened, err := file.Stat(); err != nil || !opened.Mode().IsRegular() {
-		return nil, fmt.Errorf("%s changed while it was opened", path.Base(name))
+	opened, err := file.Stat()
+	if err == nil && !os.SameFile(info, opened) {
+		err = fmt.Errorf("%s changed while it was opened: %w", path.Base(name), errChanged)
 	}
+	if err != nil {
+		file.Close()
+		return nil, err
+	}
+	return file, nil
+}
+
+// ReadFile reads a file that [OpenFile] opens whole, up to a bound in bytes.
+func ReadFile(root *os.Root, name string, most int64) ([]byte, error) {
+	file, err := OpenFile(root, name)
+	if err != nil {
+		return nil, err
+	}
+	defer file.Close()
 	text, err := io.ReadAll(io.LimitReader(file, most+1))
 	if err == nil && int64(len(text)) > most {
 		err = fmt.Errorf("%s is larger than %d bytes", path.Base(name), most)

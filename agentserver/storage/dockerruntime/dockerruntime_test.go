@@ -11,7 +11,6 @@ import (
 
 	"github.com/stretchr/testify/require"
 
-	"github.com/openhands/boxkeeper/agentserver/agentservertest"
 	"github.com/openhands/boxkeeper/agentserver/reclaim"
 	"github.com/openhands/boxkeeper/agentserver/storage"
 	"github.com/openhands/boxkeeper/agentserver/storage/dockerruntime"
@@ -28,7 +27,7 @@ func harness() storagetest.Harness {
 		New: func(root string, write storage.Writer) reclaim.Layout {
 			return dockerruntime.New(root, write, dockerruntime.Options{Containers: noContainer})
 		},
-		Make: func(t *testing.T, root, id string, used time.Time) string {
+		Make: func(t testing.TB, root, id string, used time.Time) string {
 			t.Helper()
 			runtime := makeRuntime(t, root, id, used)
 			manifest(t, root, id, filepath.Join(root, runtime, "workspace"))
@@ -40,19 +39,9 @@ func harness() storagetest.Harness {
 	}
 }
 
-func makeRuntime(t *testing.T, root, id string, used time.Time) string {
+func makeRuntime(t testing.TB, root, id string, used time.Time) string {
 	t.Helper()
-	_, err := agentservertest.WriteConversation(filepath.Join(root, "conversations"), agentservertest.Conversation{
-		ID: id, WorkingDir: "/workspace", CreatedAt: used.Add(-time.Hour),
-		Events: []agentservertest.Event{{Text: "hello", At: used}},
-	})
-	require.NoError(t, err)
-	history := filepath.Join(root, "conversations", id)
-	files, err := filepath.Glob(filepath.Join(history, "events", "*"))
-	require.NoError(t, err)
-	for _, file := range append(files, filepath.Join(history, "base_state.json")) {
-		require.NoError(t, os.Chtimes(file, used, used))
-	}
+	storagetest.Converse(t, root, id, "/workspace", used)
 	runtime := filepath.Join("persistence/runtime-data", id)
 	for _, dir := range []string{"persistence/.cache/uv", "workspace"} {
 		require.NoError(t, os.MkdirAll(filepath.Join(root, runtime, dir), 0o700))
@@ -61,7 +50,7 @@ func makeRuntime(t *testing.T, root, id string, used time.Time) string {
 	return runtime
 }
 
-func manifest(t *testing.T, root, id, workspace string) {
+func manifest(t testing.TB, root, id, workspace string) {
 	t.Helper()
 	control := filepath.Join(root, "persistence/runtime-control")
 	require.NoError(t, os.MkdirAll(control, 0o700))

@@ -29,9 +29,8 @@ const (
 
 // The directories of a box that are looked at.
 const (
-	bashDir      = "bash_events"
-	tmpDir       = "tmp"
-	worktreesDir = "worktrees"
+	bashDir = "bash_events"
+	tmpDir  = "tmp"
 )
 
 // quiet is how long something must be as it is before it counts as left behind.
@@ -323,13 +322,13 @@ func removal(err error) string {
 // worktrees lists those of conversations that are not there any more. They stay:
 // only a look with git tells what is in them.
 func (k *Keeper) worktrees(_ context.Context, root *os.Root, _ bool) ([]box.ReclaimItem, error) {
-	entries, err := storage.List(root, worktreesDir)
+	entries, err := storage.List(root, storage.WorktreesDir)
 	if err != nil {
-		return nil, unreadable(worktreesDir, err)
+		return nil, unreadable(storage.WorktreesDir, err)
 	}
 	var out []box.ReclaimItem
 	for _, entry := range entries {
-		one := item(ruleWorktree, path.Join(worktreesDir, entry.Name()))
+		one := item(ruleWorktree, path.Join(storage.WorktreesDir, entry.Name()))
 		id, ok := storage.ParseID(entry.Name())
 		switch {
 		case !entry.IsDir() || !ok:

@@ -32,9 +32,6 @@ import (
 	"github.com/openhands/boxkeeper/box"
 )
 
-// worktreesDir is where the worktrees layout keeps its own.
-const worktreesDir = "worktrees"
-
 // Options is what a Layout may be told; the zero value works.
 type Options struct {
 	// Lock looks for leases and processes; nil means one with its defaults.
@@ -245,7 +242,7 @@ func (l *Layout) member(root *os.Root, real, id string) (out member, ours bool) 
 	if !filepath.IsAbs(dir) {
 		dir = filepath.Join(l.root, dir) // the server's own directory
 	}
-	if below(real, filepath.Clean(dir), worktreesDir) || below(l.root, filepath.Clean(dir), worktreesDir) {
+	if below(real, filepath.Clean(dir), storage.WorktreesDir) || below(l.root, filepath.Clean(dir), storage.WorktreesDir) {
 		return member{}, false
 	}
 	found, err := filepath.EvalSymlinks(dir)
@@ -267,7 +264,7 @@ func (l *Layout) member(root *os.Root, real, id string) (out member, ours bool) 
 		}
 	case found == "/" || within(workspace, found):
 		out.all = true
-	case within(found, filepath.Join(real, worktreesDir)):
+	case within(found, filepath.Join(real, storage.WorktreesDir)):
 		return member{}, false
 	}
 	return out, true

@@ -10,7 +10,6 @@ import (
 
 	"github.com/stretchr/testify/require"
 
-	"github.com/openhands/boxkeeper/agentserver/agentservertest"
 	"github.com/openhands/boxkeeper/agentserver/reclaim"
 	"github.com/openhands/boxkeeper/agentserver/storage"
 	"github.com/openhands/boxkeeper/agentserver/storage/sharedworkspace"
@@ -22,7 +21,7 @@ func harness() storagetest.Harness {
 		New: func(root string, write storage.Writer) reclaim.Layout {
 			return sharedworkspace.New(root, write, sharedworkspace.Options{})
 		},
-		Make: func(t *testing.T, root, id string, used time.Time) string {
+		Make: func(t testing.TB, root, id string, used time.Time) string {
 			t.Helper()
 			return converse(t, root, id, filepath.Join(root, "workspace/projects", id[:4]), used)
 		},
@@ -30,13 +29,9 @@ func harness() storagetest.Harness {
 }
 
 // converse makes a conversation that works in dir, and returns dir below root.
-func converse(t *testing.T, root, id, dir string, used time.Time) string {
+func converse(t testing.TB, root, id, dir string, used time.Time) string {
 	t.Helper()
-	_, err := agentservertest.WriteConversation(filepath.Join(root, "conversations"), agentservertest.Conversation{
-		ID: id, WorkingDir: dir, CreatedAt: used,
-	})
-	require.NoError(t, err)
-	require.NoError(t, os.Chtimes(filepath.Join(root, "conversations", id, "base_state.json"), used, used))
+	storagetest.Converse(t, root, id, dir, used)
 	if !filepath.IsAbs(dir) {
 		dir = filepath.Join(root, dir)
 	}

@@ -19,14 +19,14 @@ import (
 	"github.com/openhands/boxkeeper/box"
 )
 
-func (s *suite) archive(t *testing.T) {
+func (s *suite) archive(t testing.TB) {
 	t.Helper()
 	dir := s.make(t, ids[0], time.Now())
 	require.NoError(t, s.layout.Archive(t.Context(), ids[0]))
 	place := s.places(t)[ids[0]]
 	require.True(t, place.Archived)
 	require.WithinDuration(t, time.Now(), place.ArchivedAt, time.Minute)
-	require.Equal(t, dir, place.Runtime, "so that a pass that was cut off is finished")
+	s.goes(t, &place, dir) // so that a pass that was cut off is finished
 	marker := filepath.Join(s.root, storage.ControlDir, ids[0]+".archived.json")
 	first, err := os.ReadFile(marker)
 	require.NoError(t, err)
@@ -39,7 +39,7 @@ func (s *suite) archive(t *testing.T) {
 	require.NoError(t, s.layout.Archive(t.Context(), ids[0]), "also when the runtime has gone")
 }
 
-func (s *suite) killed(t *testing.T) {
+func (s *suite) killed(t testing.TB) {
 	t.Helper()
 	s.make(t, ids[0], time.Now())
 	self, err := os.Executable()
@@ -68,7 +68,7 @@ func (s *suite) killed(t *testing.T) {
 }
 
 // await returns when the child has changed something in dir.
-func (s *suite) await(t *testing.T, dir string, child *exec.Cmd) {
+func (s *suite) await(t testing.TB, dir string, child *exec.Cmd) {
 	t.Helper()
 	var before, now unix.Stat_t
 	require.NoError(t, unix.Stat(dir, &before))
@@ -82,7 +82,7 @@ func (s *suite) await(t *testing.T, dir string, child *exec.Cmd) {
 	}
 }
 
-func (s *suite) unknown(t *testing.T) {
+func (s *suite) unknown(t testing.TB) {
 	t.Helper()
 	s.make(t, ids[0], time.Now())
 	for _, id := range []string{ids[1], "", ".", "..", "../" + ids[0], ids[0] + "/..", strings.ToUpper(ids[0]), ids[0] + "\n"} {
@@ -96,23 +96,33 @@ func (s *suite) unknown(t *testing.T) {
 	require.ErrorIs(t, err, fs.ErrNotExist)
 }
 
-func (s *suite) foreign(t *testing.T) {
+func (s *suite) foreign(t testing.TB) {
 	t.Helper()
 	dir := s.make(t, ids[0], time.Now())
-	parent := filepath.Dir(dir)
-	names := []string{"notes", "a\nb", "tab\there", "\xff\xfe", ids[0] + ".old", strings.ToUpper(ids[1]), "-rf"}
-	for _, name := range names {
-		require.NoError(t, os.MkdirAll(filepath.Join(s.root, parent, name), 0o700))
-		require.NoError(t, os.WriteFile(filepath.Join(s.root, parent, name, "theirs"), []byte("dear"), 0o600))
+	names := []string{
+		"notes", "a\nb", "tab\there", "\xff\xfe", ids[0] + ".old", strings.ToUpper(ids[1]), strings.ToUpper(storage.Dashed(ids[1])), "-rf",
 	}
+	within := []string{storage.ConversationsDir}
+	for above := filepath.Dir(dir); above != "."; above = filepath.Dir(above) {
+		within = append(within, above)
+	}
+	theirs := func(each func(file string)) {
+		for _, above := range within {
+			for _, name := range names {
+				each(filepath.Join(s.root, above, name, "theirs"))
+			}
+		}
+	}
+	theirs(func(file string) {
+		require.NoError(t, os.MkdirAll(filepath.Dir(file), 0o700))
+		require.NoError(t, os.WriteFile(file, []byte("dear"), 0o600))
+	})
 	require.Len(t, s.places(t), 1)
 	release, busy, err := s.layout.Hold(t.Context(), ids[0])
 	s.needFree(t, busy, err)
 	require.NoError(t, s.layout.Archive(t.Context(), ids[0]))
 	release()
-	for _, name := range names {
-		require.FileExists(t, filepath.Join(s.root, parent, name, "theirs"))
-	}
+	theirs(func(file string) { require.FileExists(t, file) })
 	if s.Orphans == nil {
 		return
 	}
@@ -129,7 +139,7 @@ func (s *suite) foreign(t *testing.T) {
 	require.Equal(t, names, listed)
 }
 
-func (s *suite) empty(t *testing.T) {
+func (s *suite) empty(t testing.TB) {
 	t.Helper()
 	require.Empty(t, s.places(t))
 	require.NoError(t, os.RemoveAll(filepath.Join(s.root, "persistence")))

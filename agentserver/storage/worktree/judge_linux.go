@@ -29,7 +29,7 @@ func (v *verdict) reasons() []string { return append(append([]string{}, v.doubts
 // work looks at one worktree, named relative to the root.
 func (l *Layout) work(place string) *workspace.Workspace {
 	return workspace.New(workspace.Options{
-		Root: l.opts.Root, Dirs: []string{place}, Git: l.opts.Git, Recreatable: l.opts.Recreatable,
+		Root: l.dir, Dirs: []string{place}, Git: l.opts.Git, Recreatable: l.opts.Recreatable,
 	})
 }
 
@@ -40,7 +40,7 @@ func (l *Layout) judge(ctx context.Context, place string) verdict {
 		v.doubts = append(v.doubts, fmt.Sprintf(format, args...))
 		return v
 	}
-	at := filepath.Join(l.opts.Root, place)
+	at := filepath.Join(l.dir, place)
 	if why := mounted(at); why != "" {
 		return doubt("%s", why)
 	}

@@ -1,8 +1,8 @@
 package worktree_test
 
 import (
-	"context"
 	"path/filepath"
+	"strings"
 	"testing"
 
 	"github.com/stretchr/testify/require"
@@ -14,11 +14,11 @@ import (
 // through opens the reclaimer of a box whose worktrees it knows.
 func (f *fixture) through(archived *[]string) *reclaim.Reclaimer {
 	f.t.Helper()
-	f.opts.Trash = filepath.Join(f.box, reclaim.TrashDir)
-	f.opts.Archive = func(_ context.Context, conversation string) error {
+	mark := f.mark
+	f.mark = func(name string, content []byte) error {
 		require.DirExists(f.t, f.tree, "the mark comes first")
-		*archived = append(*archived, conversation)
-		return nil
+		*archived = append(*archived, strings.TrimSuffix(filepath.Base(name), ".archived.json"))
+		return mark(name, content)
 	}
 	r, err := reclaim.Open(f.box, reclaim.Options{Layouts: []reclaim.Layout{f.layout()}})
 	require.NoError(f.t, err)
@@ -70,7 +70,7 @@ func TestAWorktreeThatStaysIsNotMarked(t *testing.T) {
 	}{
 		"work is nowhere else":     {before: func(f *fixture) { f.write(filepath.Join(f.tree, "new.txt"), "x") }, want: "new.txt"},
 		"work came after the plan": {after: func(f *fixture) { f.write(filepath.Join(f.tree, "new.txt"), "x") }, want: "new.txt"},
-		"it is in use":             {after: func(f *fixture) { f.busy = "it is running" }, want: "it is running"},
+		"it is in use":             {after: func(f *fixture) { f.busy = "process 7 vim" }, want: "in use by process 7 vim"},
 		"another one of the conversation stays": {before: func(f *fixture) {
 			other := filepath.Join(filepath.Dir(f.tree), "other")
 			f.git(f.main, "worktree", "add", "-q", "-b", "other", other)

@@ -88,7 +88,7 @@ func (l *Layout) Remove(ctx context.Context, conversation string, confirmed bool
 // each does something with every worktree of a conversation. What a crash left
 // aside is put right first.
 func (l *Layout) each(ctx context.Context, conversation string, do func(*removal) (evidence, skipped string)) ([]box.ReclaimItem, error) {
-	if raw, err := hex.DecodeString(conversation); err != nil || len(raw) != 16 || strings.ToLower(conversation) != conversation {
+	if !storage.IsID(conversation) {
 		return nil, box.Invalidf("conversation", "%q is not the id of a conversation; use 32 hexadecimal digits", conversation)
 	}
 	tree, err := l.open()
@@ -105,7 +105,7 @@ func (l *Layout) each(ctx context.Context, conversation string, do func(*removal
 		return nil, nil
 	}
 	if err != nil {
-		item := l.item(conversation, filepath.Join(l.opts.Root, dir))
+		item := itemOf(conversation, dir)
 		item.Skipped = "cannot be opened without following a link or crossing a mount: " + err.Error()
 		return []box.ReclaimItem{item}, nil
 	}
@@ -118,7 +118,7 @@ func (l *Layout) each(ctx context.Context, conversation string, do func(*removal
 			continue
 		}
 		one := &removal{layout: l, tree: tree, dir: fd, conversation: conversation, place: path.Join(dir, name.Name)}
-		item := l.item(conversation, filepath.Join(l.opts.Root, one.place))
+		item := itemOf(conversation, one.place)
 		item.Evidence, item.Skipped = do(one)
 		out = append(out, item)
 	}
@@ -129,10 +129,10 @@ func (l *Layout) each(ctx context.Context, conversation string, do func(*removal
 
 // open opens the root, when it is the one that was meant.
 func (l *Layout) open() (*reclaim.Beneath, error) {
-	if err := l.root.same(l.opts.Root); err != nil {
+	if err := l.root.same(l.dir); err != nil {
 		return nil, err
 	}
-	tree, err := reclaim.OpenBeneath(l.opts.Root)
+	tree, err := reclaim.OpenBeneath(l.dir)
 	if err != nil {
 		return nil, err
 	}
@@ -215,7 +215,7 @@ func (m *removal) run(ctx context.Context, confirmed bool) (evidence, skipped st
 	if len(first.doubts) > 0 || len(first.losses) > 0 && !confirmed {
 		return "", strings.Join(first.reasons(), "; ")
 	}
-	r, err := l.opts.Git.Open(ctx, filepath.Join(l.opts.Root, m.place))
+	r, err := l.opts.Git.Open(ctx, filepath.Join(l.dir, m.place))
 	if err != nil {
 		return "", "cannot be judged: " + err.Error()
 	}
@@ -320,7 +320,7 @@ func (m *removal) finish(ctx context.Context, r *repo.Repository, fd int, aside,
 // discard moves a worktree that git has unlisted into the trash. Where that is
 // on another filesystem it stays aside, and the next pass tries again.
 func (l *Layout) discard(dir int, aside string) {
-	trash, err := unix.Open(l.opts.Trash, unix.O_RDONLY|unix.O_DIRECTORY|unix.O_NOFOLLOW|unix.O_CLOEXEC, 0)
+	trash, err := unix.Open(filepath.Join(l.box, reclaim.TrashDir), unix.O_RDONLY|unix.O_DIRECTORY|unix.O_NOFOLLOW|unix.O_CLOEXEC, 0)
 	if err != nil {
 		return
 	}
@@ -335,7 +335,7 @@ func (l *Layout) recover(ctx context.Context, fd int, dir, aside string) {
 	if !ok || name == "" {
 		return
 	}
-	at := filepath.Join(l.opts.Root, dir)
+	at := filepath.Join(l.dir, dir)
 	pointer, err := os.ReadFile(filepath.Join(at, aside, ".git"))
 	if err != nil {
 		return // in doubt it stays
@@ -362,4 +362,9 @@ func (l *Layout) recover(ctx context.Context, fd int, dir, aside string) {
 	if reason, locked := r.Locked(); locked && reason == lockReason {
 		_ = r.Unlock(ctx) // the next removal finds its own lock
 	}
+}
+
+// itemOf names a worktree in an answer; place is relative to the directory of all.
+func itemOf(conversation, place string) box.ReclaimItem {
+	return box.ReclaimItem{Path: path.Join(storage.WorktreesDir, place), Rule: "worktree", Tier: box.TierRuntime, ConversationID: conversation}
 }

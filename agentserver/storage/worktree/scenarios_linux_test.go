@@ -26,7 +26,7 @@ func TestScenario85GitIsAskedAgainRightBeforeARemoval(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			f := newFixture(t)
-			f.whileHeld = func() { change(f) }
+			f.beforeHeld = func() { change(f) }
 			item := f.remove(f.layout(), false)
 			require.NotEmpty(t, item.Skipped)
 			f.requireKept(item, "")
@@ -92,9 +92,9 @@ func TestScenario87AWorktreeThatAProcessWorksInIsSkipped(t *testing.T) {
 func TestAConversationInUseKeepsItsWorktree(t *testing.T) {
 	t.Parallel()
 	f := newFixture(t)
-	f.busy = "its lease is live"
-	f.requireKept(f.remove(f.layout(), false), "its lease is live")
-	f.requireKept(f.remove(f.layout(), true), "its lease is live")
+	f.busy = "process 7 vim"
+	f.requireKept(f.remove(f.layout(), false), "its conversation is in use: in use by process 7 vim")
+	f.requireKept(f.remove(f.layout(), true), "its conversation is in use: in use by process 7 vim")
 }
 
 func TestScenario89AWorktreeThatResolvesToTheMainCheckoutIsRefused(t *testing.T) {
@@ -135,17 +135,17 @@ func TestScenario100ARootThatWasSwappedForALinkIsRefused(t *testing.T) {
 	t.Parallel()
 	for name, swap := range map[string]func(f *fixture, other string){
 		"for a link": func(f *fixture, other string) {
-			require.NoError(f.t, os.Symlink(other, f.opts.Root))
+			require.NoError(f.t, os.Symlink(other, f.trees))
 		},
 		"for another directory": func(f *fixture, other string) {
-			require.NoError(f.t, os.Rename(other, f.opts.Root))
+			require.NoError(f.t, os.Rename(other, f.trees))
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			f := newFixture(t)
 			l := f.layout()
-			require.NoError(t, os.Rename(f.opts.Root, f.box+"/moved"))
+			require.NoError(t, os.Rename(f.trees, f.box+"/moved"))
 			other := f.box + "/other"
 			f.git(f.main, "worktree", "add", "-q", "--detach", filepath.Join(other, dashed, "project"))
 			swap(f, other)
@@ -153,7 +153,7 @@ func TestScenario100ARootThatWasSwappedForALinkIsRefused(t *testing.T) {
 			require.Equal(t, box.ClassFailedPrecondition, box.ClassOf(err))
 			_, err = l.Places(t.Context())
 			require.Equal(t, box.ClassFailedPrecondition, box.ClassOf(err))
-			require.FileExists(t, filepath.Join(f.opts.Root, dashed, "project/a.txt"))
+			require.FileExists(t, filepath.Join(f.trees, dashed, "project/a.txt"))
 		})
 	}
 	t.Run("a conversation's directory for a link", func(t *testing.T) {
@@ -210,8 +210,8 @@ func TestPlacesListsConversationsTheLongestUnusedFirst(t *testing.T) {
 	f.write(filepath.Join(f.box, "worktrees", "f"+dashed[1:], "project/a.txt"), "x")
 	f.write(filepath.Join(f.box, "worktrees", "not-a-conversation/x"), "x")
 	state := filepath.Join(f.box, "conversations", conversation, "base_state.json")
-	event := filepath.Join(f.box, "conversations", conversation, "events/event-00001-x.json")
-	f.write(state, "{}")
+	event := filepath.Join(f.box, "conversations", conversation, "events/event-00001-0a1b2c3d.json")
+	require.NoError(t, os.Remove(filepath.Join(filepath.Dir(state), "meta.json")))
 	f.write(event, "{}")
 	at := time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC)
 	require.NoError(t, os.Chtimes(state, at.Add(-time.Hour), at.Add(-time.Hour)))

@@ -2,72 +2,66 @@ package worktree
 
 import (
 	"context"
-	"encoding/hex"
-	"errors"
 	"fmt"
-	"io/fs"
 	"os"
+	"path"
 	"path/filepath"
-	"slices"
 	"strings"
-	"time"
 
+	"github.com/openhands/boxkeeper/agentserver/idlelock"
 	"github.com/openhands/boxkeeper/agentserver/reclaim"
 	"github.com/openhands/boxkeeper/agentserver/repo"
 	"github.com/openhands/boxkeeper/agentserver/storage"
 	"github.com/openhands/boxkeeper/box"
 )
 
-// Options says where things are. All but Archived and Recreatable are required.
+// Options is what a Layout may be told. Git and Rescue are required.
 type Options struct {
-	Box           string // the box's directory; items below it are named relative to it
-	Root          string // where the agent-server makes worktrees
-	Conversations string // where it keeps conversations, 32 digits each
-	Trash         string // emptied by others, on the filesystem of Root
-	Rescue        string // where the archives of confirmed removals go
-	Git           *repo.Git
-	// Hold keeps the conversation in a directory still, see [reclaim.Layout].
-	Hold func(conversationDir string) (release func(), busy string, err error)
-	// Archive marks a conversation as conversation-archived, see [reclaim.Layout].
-	Archive func(ctx context.Context, conversation string) error
-	// Archived reports whether it is, and since when; nil means that none is.
-	Archived func(conversation string) (archived bool, since time.Time)
+	Git    *repo.Git
+	Rescue string // where the archives of confirmed removals go, absolute
+	// Lock looks for leases and processes; nil means one with its defaults.
+	Lock *idlelock.Locker
 	// Recreatable lists what can be made again in a directory: paths relative to
 	// it, with the rule for each. Nil means nothing can.
 	Recreatable func(ctx context.Context, dir string) (map[string]string, error)
 }
 
-// Layout is the worktrees below one root. It is safe for concurrent use.
+// Layout is the worktrees of one box. It is safe for concurrent use.
 type Layout struct {
-	opts Options
-	root root
+	box   string
+	dir   string // where the agent-server makes worktrees
+	write storage.Writer
+	opts  Options
+	root  root
 }
 
 var _ reclaim.Remover = (*Layout)(nil)
 
-// New returns a Layout. The root may be missing: then there are no worktrees.
-func New(opts Options) (*Layout, error) {
-	for _, dir := range []*string{&opts.Box, &opts.Root, &opts.Conversations, &opts.Trash, &opts.Rescue} {
-		abs, err := filepath.Abs(*dir)
-		if err != nil {
-			return nil, fmt.Errorf("find %s: %w", *dir, err)
-		}
-		*dir = abs
+// New returns the layout of the box at root, which is absolute and leads over no
+// link; write puts markers there. The directory of the worktrees may be missing:
+// then there are none. ClassFailedPrecondition says that a link or a file is in
+// its place.
+func New(root string, write storage.Writer, opts Options) (*Layout, error) {
+	if opts.Lock == nil {
+		opts.Lock = idlelock.New(idlelock.Options{})
 	}
-	l := &Layout{opts: opts}
-	return l, l.root.note(opts.Root)
+	l := &Layout{box: root, dir: filepath.Join(root, storage.WorktreesDir), write: write, opts: opts}
+	return l, l.root.note(l.dir)
 }
 
-// Places lists the conversations that have worktrees, and what of these may go
-// without the worktree itself. Runtime is never set: see [Layout.Remove].
+// Places lists the conversations that have worktrees, the longest unused first,
+// and what of these may go without the worktree itself. Runtime is never set: see
+// [Layout.Remove]. An error means that the list can't be made at all.
 func (l *Layout) Places(ctx context.Context) ([]reclaim.Place, error) {
-	if err := l.root.same(l.opts.Root); err != nil {
+	if err := l.root.same(l.dir); err != nil {
 		return nil, err
 	}
-	owners, err := os.ReadDir(l.opts.Root)
-	if errors.Is(err, fs.ErrNotExist) {
-		return nil, nil
+	below, err := os.OpenRoot(l.box)
+	if err != nil {
+		return nil, fmt.Errorf("open the box: %w", err)
 	}
+	defer below.Close()
+	owners, err := storage.List(below, storage.WorktreesDir)
 	if err != nil {
 		return nil, fmt.Errorf("list the worktrees: %w", err)
 	}
@@ -76,86 +70,108 @@ func (l *Layout) Places(ctx context.Context) ([]reclaim.Place, error) {
 		if err := ctx.Err(); err != nil {
 			return nil, box.Errorf(box.ClassCanceled, "list the worktrees: %w", err)
 		}
-		id, ok := fromDashed(owner.Name())
-		if !ok || !owner.IsDir() {
-			continue
+		if id, ok := fromDashed(owner.Name()); ok && owner.IsDir() {
+			out = append(out, l.place(below, id))
 		}
-		place := reclaim.Place{Conversation: id}
-		names, err := os.ReadDir(filepath.Join(l.opts.Root, owner.Name()))
-		if err != nil {
-			place.Busy = "cannot be read: " + err.Error()
-		}
-		for _, name := range names {
-			if name.IsDir() && !strings.HasPrefix(name.Name(), asidePrefix) {
-				place.Workspaces = append(place.Workspaces, l.named(filepath.Join(l.opts.Root, owner.Name(), name.Name())))
-			}
-		}
-		place.LastActive, place.LastActiveFrom = l.lastActive(id)
-		if l.opts.Archived != nil {
-			place.Archived, place.ArchivedAt = l.opts.Archived(id)
-		}
-		out = append(out, place)
 	}
 	storage.SortPlaces(out)
 	return out, nil
 }
 
-// Hold keeps a conversation still. One whose directory is gone has nobody who
-// could move.
-func (l *Layout) Hold(_ context.Context, conversation string) (release func(), busy string, err error) {
-	dir := filepath.Join(l.opts.Conversations, conversation)
-	if _, err := os.Lstat(dir); errors.Is(err, fs.ErrNotExist) {
-		return func() {}, "", nil
-	}
-	return l.opts.Hold(dir)
-}
-
-// Archive records that a conversation is conversation-archived.
-func (l *Layout) Archive(ctx context.Context, conversation string) error {
-	return l.opts.Archive(ctx, conversation)
-}
-
-// lastActive is the newest of the conversation's state and its last event; both
-// are written by use alone.
-func (l *Layout) lastActive(conversation string) (at time.Time, from string) {
-	dir := filepath.Join(l.opts.Conversations, conversation)
-	note := func(name, as string) {
-		info, err := os.Lstat(filepath.Join(dir, name))
-		if err == nil && info.Mode().IsRegular() && info.ModTime().After(at) {
-			at, from = info.ModTime(), as
+func (l *Layout) place(below *os.Root, id string) reclaim.Place {
+	out := reclaim.Place{Conversation: id}
+	unsure := func(what string, err error) {
+		if err != nil && out.Busy == "" {
+			out.Busy = what + " cannot be read: " + err.Error()
 		}
 	}
-	note("base_state.json", "base_state.json")
-	// Named by their number, so the last name is the newest event.
-	if events, err := os.ReadDir(filepath.Join(dir, "events")); err == nil {
-		for _, event := range slices.Backward(events) {
-			if strings.HasPrefix(event.Name(), "event-") {
-				note(filepath.Join("events", event.Name()), "newest event")
-				break
-			}
+	var err error
+	// As everybody reads it: whoever compares two readings sees a use otherwise.
+	out.LastActive, out.LastActiveFrom, err = storage.LastActive(below, id)
+	unsure("its history", err)
+	out.Archived, out.ArchivedAt, err = storage.Archived(below, id)
+	unsure("its marker", err)
+	names, err := storage.List(below, dirOf(id))
+	unsure("its directory", err)
+	for _, name := range names {
+		if name.IsDir() && !strings.HasPrefix(name.Name(), asidePrefix) {
+			out.Workspaces = append(out.Workspaces, path.Join(dirOf(id), name.Name()))
 		}
 	}
-	return at, from
+	if out.Busy == "" {
+		out.Busy = l.opts.Lock.Peek(l.history(id))
+	}
+	return out
+}
+
+// dirOf is where the worktrees of a conversation lie, below the box's root.
+func dirOf(id string) string { return path.Join(storage.WorktreesDir, storage.Dashed(id)) }
+
+func (l *Layout) history(id string) string {
+	return filepath.Join(l.box, storage.ConversationsDir, id)
+}
+
+// Hold keeps a conversation still: no server has its history loaded and no
+// process is in its worktrees. One whose history is gone can be loaded by nobody.
+// An id without worktrees is ClassNotFound.
+func (l *Layout) Hold(ctx context.Context, conversation string) (release func(), busy string, err error) {
+	below, err := os.OpenRoot(l.box)
+	if err != nil {
+		return nil, "", fmt.Errorf("open the box: %w", err)
+	}
+	defer below.Close()
+	if ok, err := known(below, conversation); err != nil || !ok {
+		return nil, "", unknown(err)
+	}
+	trees := filepath.Join(l.box, dirOf(conversation))
+	release, busy, err = l.opts.Lock.Hold(ctx, l.history(conversation), trees)
+	if box.ClassOf(err) != box.ClassNotFound {
+		return release, busy, err
+	}
+	who, err := idlelock.Users(ctx, []string{trees})
+	switch {
+	case err != nil:
+		return nil, "cannot tell whether a process uses it: " + err.Error(), nil
+	case who != "":
+		return nil, "in use by " + who, nil
+	}
+	return func() {}, "", nil
+}
+
+func known(below *os.Root, conversation string) (bool, error) {
+	if !storage.IsID(conversation) {
+		return false, nil
+	}
+	return storage.IsDir(below, dirOf(conversation))
+}
+
+func unknown(err error) error {
+	if err != nil {
+		return err
+	}
+	return &box.Error{Class: box.ClassNotFound, Field: "conversation", Message: "no worktree is of a conversation with this id"}
+}
+
+// Archive writes the marker of a conversation. It may be repeated, also when the
+// worktrees have gone. ClassNotFound says that there never were any.
+func (l *Layout) Archive(_ context.Context, conversation string) error {
+	below, err := os.OpenRoot(l.box)
+	if err != nil {
+		return fmt.Errorf("open the box: %w", err)
+	}
+	defer below.Close()
+	was, _, err := storage.Archived(below, conversation)
+	if err != nil || was {
+		return err
+	}
+	if ok, err := known(below, conversation); err != nil || !ok {
+		return unknown(err)
+	}
+	return storage.Archive(below, conversation, l.write)
 }
 
 // fromDashed returns the 32 digits of an id that is written with dashes.
 func fromDashed(name string) (string, bool) {
 	id := strings.ReplaceAll(name, "-", "")
-	if raw, err := hex.DecodeString(id); err != nil || len(raw) != 16 || storage.Dashed(id) != name {
-		return "", false
-	}
-	return id, true
-}
-
-// item names a worktree in an answer.
-func (l *Layout) item(conversation, path string) box.ReclaimItem {
-	return box.ReclaimItem{Path: l.named(path), Rule: "worktree", Tier: box.TierRuntime, ConversationID: conversation}
-}
-
-// named is a path relative to the box, as far as it lies below it.
-func (l *Layout) named(path string) string {
-	if rel, err := filepath.Rel(l.opts.Box, path); err == nil && filepath.IsLocal(rel) {
-		return rel
-	}
-	return path
+	return id, storage.IsID(id) && storage.Dashed(id) == name
 }

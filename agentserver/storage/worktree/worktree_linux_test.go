@@ -7,11 +7,16 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/stretchr/testify/require"
 
 	"github.com/openhands/boxkeeper/agentserver"
+	"github.com/openhands/boxkeeper/agentserver/idlelock"
+	"github.com/openhands/boxkeeper/agentserver/reclaim"
 	"github.com/openhands/boxkeeper/agentserver/repo"
+	"github.com/openhands/boxkeeper/agentserver/storage"
+	"github.com/openhands/boxkeeper/agentserver/storage/storagetest"
 	"github.com/openhands/boxkeeper/agentserver/storage/worktree"
 	"github.com/openhands/boxkeeper/box"
 )
@@ -23,23 +28,25 @@ const (
 
 // fixture is a box with one conversation and its clean, pushed worktree.
 type fixture struct {
-	t                        *testing.T
-	box, main, tree, remote  string
-	trash, rescue            string
-	opts                     worktree.Options
-	busy                     string
-	held                     int
-	whileHeld, whenRecreated func()
+	t                         *testing.T
+	box, main, tree, remote   string
+	trees, trash, rescue      string
+	opts                      worktree.Options
+	mark                      storage.Writer
+	busy                      string // in use by whom
+	beforeHeld, whenRecreated func()
 }
 
 func newFixture(t *testing.T) *fixture {
 	t.Helper()
 	f := &fixture{t: t, box: filepath.Join(t.TempDir(), "box"), remote: filepath.Join(t.TempDir(), "remote")}
 	f.main, f.tree = filepath.Join(f.box, "workspace/project"), filepath.Join(f.box, "worktrees", dashed, "project")
-	f.trash, f.rescue = filepath.Join(f.box, "trash"), filepath.Join(f.box, "rescue")
-	for _, dir := range []string{f.trash, filepath.Join(f.box, "workspace"), filepath.Join(f.box, "conversations", conversation), f.remote} {
+	f.trees, f.trash, f.rescue = filepath.Join(f.box, "worktrees"), filepath.Join(f.box, reclaim.TrashDir), filepath.Join(f.box, "rescue")
+	for _, dir := range []string{f.trash, filepath.Join(f.box, "workspace"), f.remote} {
 		require.NoError(t, os.MkdirAll(dir, 0o755))
 	}
+	storagetest.Converse(t, f.box, conversation, f.tree, time.Now())
+	f.mark = storagetest.Writer(f.box)
 	f.git(f.remote, "init", "-q", "-b", "main")
 	f.write(filepath.Join(f.remote, ".gitignore"), ".env\nnode_modules/\nnested/\n")
 	f.write(filepath.Join(f.remote, "a.txt"), "first")
@@ -48,23 +55,18 @@ func newFixture(t *testing.T) *fixture {
 	f.git(f.remote, "commit", "-q", "-m", "first")
 	f.git(f.box, "clone", "-q", f.remote, f.main)
 	f.git(f.main, "worktree", "add", "-q", "-b", "openhands/"+conversation, f.tree)
-	git, err := repo.New(repo.Options{Scratch: []string{t.TempDir()}})
+	git, err := repo.New(repo.Options{Timeout: time.Minute, Scratch: []string{t.TempDir()}})
 	require.NoError(t, err)
 	f.opts = worktree.Options{
-		Box: f.box, Root: filepath.Join(f.box, "worktrees"), Conversations: filepath.Join(f.box, "conversations"),
-		Trash: f.trash, Rescue: f.rescue, Git: git,
-		Hold: func(dir string) (func(), string, error) {
-			require.Equal(t, filepath.Join(f.box, "conversations", conversation), dir)
-			if f.busy != "" {
-				return nil, f.busy, nil
+		Git: git, Rescue: f.rescue,
+		// Finds nobody, so that what a removal looks for itself shows.
+		Lock: idlelock.New(idlelock.Options{Users: func(_ context.Context, dirs []string) (string, error) {
+			require.Equal(t, []string{filepath.Join(f.box, "conversations", conversation), filepath.Dir(f.tree)}, dirs)
+			if f.beforeHeld != nil {
+				f.beforeHeld()
 			}
-			f.held++
-			if f.whileHeld != nil {
-				f.whileHeld()
-			}
-			return func() { f.held-- }, "", nil
-		},
-		Archive: func(context.Context, string) error { return nil },
+			return f.busy, nil
+		}}),
 		Recreatable: func(_ context.Context, dir string) (map[string]string, error) {
 			if f.whenRecreated != nil {
 				f.whenRecreated()
@@ -107,7 +109,7 @@ func (f *fixture) commit(dir, content string) string {
 
 func (f *fixture) layout() *worktree.Layout {
 	f.t.Helper()
-	l, err := worktree.New(f.opts)
+	l, err := worktree.New(f.box, f.mark, f.opts)
 	require.NoError(f.t, err)
 	return l
 }
@@ -119,7 +121,10 @@ func (f *fixture) remove(l *worktree.Layout, confirmed bool) box.ReclaimItem {
 	items, err := l.Remove(f.t.Context(), conversation, confirmed)
 	require.NoError(f.t, err)
 	require.Len(f.t, items, 1)
-	require.Zero(f.t, f.held, "the conversation is let go")
+	release, busy, err := idlelock.New(idlelock.Options{}).Hold(f.t.Context(), filepath.Join(f.box, "conversations", conversation))
+	require.NoError(f.t, err)
+	require.Empty(f.t, busy, "the conversation is let go")
+	release()
 	require.Equal(f.t, branches, f.git(f.main, "for-each-ref", "refs/heads", "refs/tags", "refs/stash"), "no branch, tag or stash is touched")
 	item := items[0]
 	require.Equal(f.t, "worktrees/"+dashed+"/project", item.Path)
