@@ -169,6 +169,7 @@ func TestScenario106NothingReportedAsRemovedIsLeft(t *testing.T) {
 	r, err := reclaim.Open(root, reclaim.Options{})
 	require.NoError(t, err)
 	report := do(t, r, box.ReclaimRequest{})
+	r.Idle() // what lay in the trash before goes in its own time
 	r.Close()
 	require.Empty(t, itemOf(t, report, place).Skipped)
 	require.Contains(t, itemOf(t, report, "home/.cache/dangling").Skipped, "is a link")
