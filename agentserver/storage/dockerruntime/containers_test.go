@@ -1,12 +1,12 @@
 package dockerruntime_test
 
 import (
-	"bytes"
 	"context"
+	"io"
+	"net"
+	"net/http"
 	"os"
-	"os/exec"
 	"path/filepath"
-	"strings"
 	"testing"
 	"time"
 
@@ -15,87 +15,6 @@ import (
 	"github.com/openhands/boxkeeper/agentserver/storage/dockerruntime"
 	"github.com/openhands/boxkeeper/agentserver/storage/storagetest"
 )
-
-// dockerVariable names a Docker engine that a test may run containers with, such
-// as unix:///var/run/docker.sock.
-const dockerVariable = "BOXKEEPER_TEST_DOCKER"
-
-const sleeper = `package main
-
-import "time"
-
-func main() { time.Sleep(time.Hour) }
-`
-
-func TestAContainerOfARealEngineKeepsItsConversation(t *testing.T) {
-	t.Parallel()
-	host := os.Getenv(dockerVariable)
-	if host == "" {
-		t.Skip("needs a Docker engine: set " + dockerVariable + " to its address, such as unix:///var/run/docker.sock")
-	}
-	command := []string{"docker", "--host", host}
-	docker := func(input []byte, args ...string) string {
-		t.Helper()
-		run := exec.CommandContext(t.Context(), command[0], append(command[1:], args...)...)
-		run.Stdin = bytes.NewReader(input)
-		text, err := run.CombinedOutput()
-		require.NoError(t, err, string(text))
-		return strings.TrimSpace(string(text))
-	}
-	build := t.TempDir()
-	require.NoError(t, os.WriteFile(filepath.Join(build, "main.go"), []byte(sleeper), 0o600))
-	compile := exec.CommandContext(t.Context(), "go", "build", "-o", filepath.Join(build, "sleeper"), filepath.Join(build, "main.go"))
-	compile.Env = append(os.Environ(), "CGO_ENABLED=0")
-	text, err := compile.CombinedOutput()
-	require.NoError(t, err, string(text))
-	tarball, err := exec.CommandContext(t.Context(), "tar", "-C", build, "-c", "sleeper").Output()
-	require.NoError(t, err)
-	image := docker(tarball, "import", "-")
-	var made []string
-	t.Cleanup(func() {
-		for _, args := range append([][]string{append([]string{"rm", "--force"}, made...)}, []string{"rmi", image}) {
-			_ = exec.Command(command[0], append(command[1:], args...)...).Run() //nolint:noctx // the test's context has ended
-		}
-	})
-
-	root := newBox(t)
-	runtime := makeRuntime(t, root, id, time.Now())
-	manifest(t, root, id, filepath.Join(root, runtime, "workspace"))
-	other := strings.Repeat("f", 32)
-	makeRuntime(t, root, other, time.Now())
-	layout := dockerruntime.New(root, storagetest.Writer(root), dockerruntime.Options{Containers: dockerruntime.Containers(command...)})
-	hold := func(conversation string) (busy string) {
-		t.Helper()
-		release, busy, err := layout.Hold(t.Context(), conversation)
-		require.NoError(t, err)
-		if busy == "" {
-			release()
-		}
-		return busy
-	}
-	require.Empty(t, hold(id))
-	uuid := id[:8] + "-" + id[8:12] + "-" + id[12:16] + "-" + id[16:20] + "-" + id[20:]
-	owner := "ai.openhands.runtime-owner=0123456789abcdef01234567"
-	mounts := []string{"--volume", filepath.Join(root, runtime, "persistence") + ":/var/openhands/.openhands", "--volume", filepath.Join(root, runtime, "workspace") + ":/workspace"}
-	for name, args := range map[string][]string{
-		"one that runs, by its directories": append([]string{"run", "--detach", "--label", owner}, mounts...),
-		"one that was only made":            append([]string{"create", "--label", owner}, mounts...),
-		"one that runs, by its label":       {"run", "--detach", "--label", owner, "--label", "ai.openhands.conversation-id=" + uuid},
-		"one that runs, by its name":        {"run", "--detach", "--name", "agent-server-conversation-" + uuid},
-	} {
-		container := docker(nil, append(append(args, "--network", "none"), image, "/sleeper")...)
-		made = append(made, container)
-		require.Contains(t, hold(id), "in use by container", name)
-		require.Empty(t, hold(other), "%s is not the other's", name)
-		docker(nil, "rm", "--force", container)
-		require.Empty(t, hold(id), name)
-	}
-	nameless := docker(nil, "run", "--detach", "--label", owner, "--network", "none", image, "/sleeper")
-	made = append(made, nameless)
-	require.Contains(t, hold(other), "nothing says whose it is")
-	docker(nil, "rm", "--force", nameless)
-	require.Empty(t, hold(other))
-}
 
 func TestAnEngineThatDoesNotAnswerKeepsEverything(t *testing.T) {
 	t.Parallel()
@@ -117,10 +36,102 @@ func TestAnEngineThatDoesNotAnswerKeepsEverything(t *testing.T) {
 	require.Error(t, err)
 }
 
+func TestACommandThatHangsIsSaidToHang(t *testing.T) {
+	t.Parallel()
+	_, err := dockerruntime.ContainersWithin(50*time.Millisecond, "sleep", "300")(t.Context())
+	require.ErrorContains(t, err, "list the containers: no answer within 50ms")
+	ended, cancel := context.WithCancel(t.Context())
+	cancel()
+	_, err = dockerruntime.ContainersWithin(time.Hour, "sleep", "300")(ended)
+	require.ErrorIs(t, err, context.Canceled, "that is the caller's")
+}
+
 func containerOf(ctx context.Context, conversation string, command ...string) (string, error) {
 	list, err := dockerruntime.Containers(command...)(ctx)
 	if err != nil {
 		return "", err
 	}
 	return list(conversation)
+}
+
+// The engine is a false one, and the command that asks it is the real one.
+func TestARealDockerCommandWithABrokenEngineKeepsEverything(t *testing.T) {
+	t.Parallel()
+	if os.Getenv(dockerVariable) == "" {
+		t.Skip("needs the command docker: scripts/docker.sh go test ... brings it")
+	}
+	list := func(answer http.HandlerFunc) http.Handler {
+		routes := http.NewServeMux()
+		routes.HandleFunc("/_ping", func(w http.ResponseWriter, _ *http.Request) { w.Header().Set("Api-Version", "1.41") })
+		routes.HandleFunc("GET /{version}/containers/json", answer)
+		return routes
+	}
+	hang := func(_ http.ResponseWriter, r *http.Request) { <-r.Context().Done() }
+	const one = `{"Id":"0123456789abcdef","Names":["/agent-server-conversation-` + id + `"],"Image":"i","State":"running","Labels":{},"Mounts":[]}`
+	for name, row := range map[string]struct {
+		engine http.Handler // nil is none at all
+		bound  time.Duration
+		says   string
+	}{
+		"nobody listens": {nil, time.Hour, "cannot tell whether a container runs for it: list the containers: exit status 1: "},
+		"it answers 500": {list(func(w http.ResponseWriter, _ *http.Request) {
+			w.Header().Set("Content-Type", "application/json")
+			w.WriteHeader(http.StatusInternalServerError)
+			_, _ = io.WriteString(w, `{"message":"the list is locked"}`)
+		}), time.Hour, "the list is locked"},
+		"it hangs at once":                   {http.HandlerFunc(hang), time.Second, "no answer within 1s"},
+		"it hangs when it is asked for them": {list(hang), time.Second, "no answer within 1s"},
+		"it ends in the middle": {list(func(w http.ResponseWriter, _ *http.Request) {
+			w.Header().Set("Content-Type", "application/json")
+			_, _ = io.WriteString(w, "["+one+",")
+			panic(http.ErrAbortHandler)
+		}), time.Hour, "list the containers: exit status 1: "},
+		"it answers with a page": {list(func(w http.ResponseWriter, _ *http.Request) {
+			_, _ = io.WriteString(w, "<!doctype html>")
+		}), time.Hour, "list the containers: exit status 1: "},
+		"it is whole, so that this test sees something": {list(func(w http.ResponseWriter, _ *http.Request) {
+			w.Header().Set("Content-Type", "application/json")
+			_, _ = io.WriteString(w, "["+one+"]")
+		}), time.Hour, "in use by container agent-server-conversation-" + id + " (running)"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			host := serve(t, row.engine)
+			root := newBox(t)
+			runtime := makeRuntime(t, root, id, time.Now())
+			manifest(t, root, id, filepath.Join(root, runtime, "workspace"))
+			layout := dockerruntime.New(root, storagetest.Writer(root), dockerruntime.Options{
+				Containers: dockerruntime.ContainersWithin(row.bound, "docker", "--host", host),
+			})
+			release, busy, err := layout.Hold(t.Context(), id)
+			require.NoError(t, err)
+			require.Nil(t, release)
+			require.Contains(t, busy, row.says)
+			require.NotRegexp(t, `[:\s]$`, busy, "the reason is whole")
+			require.NotContains(t, busy, "\n")
+			places, err := layout.Places(t.Context())
+			require.NoError(t, err)
+			require.Equal(t, busy, places[0].Busy, "a plan says so beforehand")
+			require.ErrorContains(t, layout.Archive(t.Context(), id), row.says)
+			require.NoFileExists(t, filepath.Join(root, "persistence/runtime-control", id+".archived.json"))
+		})
+	}
+}
+
+// serve returns the address of an engine of the test's, whose socket has a short
+// path. Without a handler nobody listens there.
+func serve(t *testing.T, engine http.Handler) (host string) {
+	t.Helper()
+	dir, err := os.MkdirTemp("", "e")
+	require.NoError(t, err)
+	t.Cleanup(func() { os.RemoveAll(dir) })
+	socket := filepath.Join(dir, "s")
+	if engine != nil {
+		listener, err := net.Listen("unix", socket) //nolint:noctx // local and instant
+		require.NoError(t, err)
+		web := &http.Server{Handler: engine, ReadHeaderTimeout: time.Minute}
+		go func() { _ = web.Serve(listener) }() // ends with Close
+		t.Cleanup(func() { web.Close() })
+	}
+	return "unix://" + socket
 }
