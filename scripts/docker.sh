@@ -40,14 +40,10 @@ address() {
 	echo "${DOCKER_HOST:-$(docker context inspect --format '{{.Endpoints.docker.Host}}')}"
 }
 
-# with_engine ADDRESS COMMAND... runs the command as the head of this file says.
-with_engine() { DOCKER_HOST=$1 BOXKEEPER_TEST_DOCKER=$1 "${@:2}"; }
-
 if there=$(address); then
 	[ "$1" != --install ] || exit 0
 	say "using the engine at $there"
-	with_engine "$there" "$@"
-	exit
+	exec env DOCKER_HOST="$there" BOXKEEPER_TEST_DOCKER="$there" "$@"
 fi
 
 [ "$(uname -s)" = Linux ] || unable "none answers, and this script starts one only on Linux"
@@ -94,7 +90,7 @@ opt=$(find /opt/containerd -maxdepth 0 2>/dev/null || true)
 socket=unix://$dir/docker.sock
 
 # engine runs in the new namespaces, as the first process of its own, until its
-# input ends.
+# input ends. Then it removes what it had, since its script may have been killed.
 engine() {
 	local driver=vfs pid
 	ip link set lo up
@@ -111,13 +107,22 @@ engine() {
 		--storage-driver "$driver" --iptables=false --ip-masq=false --ip-forward=false \
 		--exec-opt native.cgroupdriver=cgroupfs --cgroup-parent "/$group" </dev/null &
 	pid=$!
-	{ cat && kill "$pid"; } <&0 >/dev/null &
-	wait "$pid"
+	{ cat && : >"$dir/over" && kill "$pid"; } <&0 >/dev/null &
+	wait "$pid" || true
+	[ ! -e "$dir/over" ] || clean
 }
 
-# finish ends the engine, by the end of its input, and removes what it had.
+clean() {
+	find /sys/fs/cgroup/"$group" /sys/fs/cgroup/*/"$group" -depth -type d -exec rmdir {} + 2>/dev/null || true
+	# It makes these wherever it runs.
+	[ -n "$opt" ] || rmdir /opt/containerd/bin /opt/containerd/lib /opt/containerd 2>/dev/null || true
+	rm -rf --one-file-system -- "$dir"
+}
+
+# finish ends the engine, by the end of its input.
 finish() {
 	local code=$? tries
+	trap '' INT TERM HUP
 	trap - EXIT
 	exec {alive}>&-
 	for ((tries = 0; tries < 600; tries++)); do
@@ -126,20 +131,17 @@ finish() {
 	done
 	! kill -9 "$pid" 2>/dev/null || say "the engine didn't end within a minute and was killed"
 	wait "$pid" 2>/dev/null || true
-	find /sys/fs/cgroup/"$group" /sys/fs/cgroup/*/"$group" -depth -type d -exec rmdir {} + 2>/dev/null || true
-	# It makes these wherever it runs.
-	[ -n "$opt" ] || rmdir /opt/containerd/bin /opt/containerd/lib /opt/containerd 2>/dev/null || true
-	rm -rf --one-file-system -- "$dir"
+	clean
 	exit "$code"
 }
 
-export -f engine
-export dir group socket
+export -f engine clean
+export dir group opt socket
 exec {alive}> >(exec unshare "${spaces[@]}" --propagation slave bash -ec engine >"$dir/log" 2>&1)
 pid=$!
 trap finish EXIT
-trap 'exit 130' INT
-trap 'exit 143' TERM HUP
+command=
+trap '[ -z "$command" ] || kill "$command"; exit 143' INT TERM HUP
 
 for ((tries = 0; ; tries++)); do
 	! docker --host "$socket" version >/dev/null 2>&1 || break
@@ -156,4 +158,10 @@ for ((tries = 0; ; tries++)); do
 	sleep 0.1
 done
 
-with_engine "$socket" nsenter --net="/proc/$pid/ns/net" -- "$@" {alive}>&-
+# In the background, so that this script hears signals meanwhile.
+{
+	exec {alive}>&-
+	exec env DOCKER_HOST="$socket" BOXKEEPER_TEST_DOCKER="$socket" nsenter --net="/proc/$pid/ns/net" -- "$@"
+} <&0 &
+command=$!
+wait "$command"
