@@ -38,11 +38,11 @@ func TestAnEngineThatDoesNotAnswerKeepsEverything(t *testing.T) {
 
 func TestACommandThatHangsIsSaidToHang(t *testing.T) {
 	t.Parallel()
-	_, err := dockerruntime.ContainersWithin(50*time.Millisecond, "sleep", "300")(t.Context())
+	_, err := dockerruntime.ContainersWithin(50*time.Millisecond, "sh", "-c", "exec sleep 300")(t.Context())
 	require.ErrorContains(t, err, "list the containers: no answer within 50ms")
 	ended, cancel := context.WithCancel(t.Context())
 	cancel()
-	_, err = dockerruntime.ContainersWithin(time.Hour, "sleep", "300")(ended)
+	_, err = dockerruntime.ContainersWithin(time.Hour, "sh", "-c", "exec sleep 300")(ended)
 	require.ErrorIs(t, err, context.Canceled, "that is the caller's")
 }
 
@@ -122,9 +122,9 @@ func TestARealDockerCommandWithABrokenEngineKeepsEverything(t *testing.T) {
 // path. Without a handler nobody listens there.
 func serve(t *testing.T, engine http.Handler) (host string) {
 	t.Helper()
-	dir, err := os.MkdirTemp("", "e")
+	dir, err := os.MkdirTemp("", "e") //nolint:usetesting // paths of sockets have a limit
 	require.NoError(t, err)
-	t.Cleanup(func() { os.RemoveAll(dir) })
+	t.Cleanup(func() { _ = os.RemoveAll(dir) })
 	socket := filepath.Join(dir, "s")
 	if engine != nil {
 		listener, err := net.Listen("unix", socket) //nolint:noctx // local and instant

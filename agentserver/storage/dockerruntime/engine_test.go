@@ -63,15 +63,15 @@ func realEngine(t *testing.T) *engine {
 }
 
 // conversationProgram builds what runs in the containers, once for all tests.
-var conversationProgram = sync.OnceValues(func() ([]byte, error) { //nolint:gochecknoglobals // built once
+var conversationProgram = sync.OnceValues(func() ([]byte, error) {
 	dir, err := os.MkdirTemp("", "conversation-")
 	if err != nil {
 		return nil, err
 	}
-	defer os.RemoveAll(dir)
+	defer func() { _ = os.RemoveAll(dir) }()
 	program := filepath.Join(dir, "conversation")
-	build := exec.Command("go", "build", "-o", program, "./testdata/conversation") //nolint:noctx // it serves more than one test
-	build.Env = append(os.Environ(), "CGO_ENABLED=0")                              // nothing else is in the image
+	build := exec.Command("go", "build", "-o", program, "./testdata/conversation")
+	build.Env = append(os.Environ(), "CGO_ENABLED=0") // nothing else is in the image
 	if text, err := build.CombinedOutput(); err != nil {
 		return nil, fmt.Errorf("%w: %s", err, text)
 	}
@@ -95,7 +95,7 @@ func (e *engine) docker(t *testing.T, input *bytes.Buffer, args ...string) strin
 
 // clean is for the end of a test, whose context has ended.
 func (e *engine) clean(args ...string) (answer string) {
-	text, _ := exec.Command("docker", append(e.command()[1:], args...)...).Output() //nolint:noctx,gosec // as above
+	text, _ := exec.Command("docker", append(e.command()[1:], args...)...).Output() //nolint:noctx // as above
 	return strings.TrimSpace(string(text))
 }
 
