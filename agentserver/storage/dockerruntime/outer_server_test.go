@@ -210,7 +210,7 @@ func TestARealDockerOuterServerLaysOutWhatWeRead(t *testing.T) {
 	require.NoError(t, os.Mkdir(chosen, 0o700))
 	first, second := o.converse(t, ""), o.converse(t, chosen)
 	layout := dockerruntime.New(o.root, storagetest.Writer(o.root), dockerruntime.Options{
-		Containers: dockerruntime.Containers(e.command()...),
+		Containers: e.containers(),
 	})
 	places := func() map[string]reclaim.Place {
 		t.Helper()
