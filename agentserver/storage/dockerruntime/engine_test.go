@@ -116,7 +116,7 @@ func (e *engine) start(t *testing.T, args ...string) (container string) {
 // await looks until the engine has done what it does by itself.
 func await(t *testing.T, what string, done func() bool) {
 	t.Helper()
-	for deadline := time.Now().Add(5 * time.Minute); !done(); time.Sleep(20 * time.Millisecond) {
+	for deadline := time.Now().Add(15 * time.Minute); !done(); time.Sleep(20 * time.Millisecond) {
 		require.True(t, time.Now().Before(deadline), "waited in vain for %s", what)
 	}
 }

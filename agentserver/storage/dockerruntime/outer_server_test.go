@@ -51,7 +51,7 @@ func newOuter(t *testing.T, e *engine) *outer {
 		"HOME="+t.TempDir(), "DOCKER_HOST="+e.host, "LITELLM_LOCAL_MODEL_COST_MAP=True", "OPENHANDS_SUPPRESS_BANNER=1",
 		"OH_CONVERSATIONS_PATH="+at("conversations"), "OH_PERSISTENCE_DIR="+at("persistence"), "OH_BASH_EVENTS_DIR="+at("bash_events"),
 		"OH_SECRET_KEY=a-key-for-a-test", "OH_CONVERSATION_RUNTIME=docker", "OH_CONVERSATION_IMAGE="+e.image,
-		"OH_ENABLE_VSCODE=0", "OH_PRELOAD_TOOLS=0",
+		"OH_ENABLE_VSCODE=0", "OH_PRELOAD_TOOLS=0", "OH_CONVERSATION_CONTAINER_STARTUP_TIMEOUT=900",
 	)
 	return o
 }
@@ -108,7 +108,7 @@ func (o *outer) try(t *testing.T, method, path, body string) (status int, text s
 	request, err := http.NewRequestWithContext(t.Context(), method, o.url+path, strings.NewReader(body))
 	require.NoError(t, err)
 	request.Header.Set("Content-Type", "application/json")
-	client := http.Client{Timeout: 3 * time.Minute}
+	client := http.Client{Timeout: 15 * time.Minute}
 	answer, err := client.Do(request)
 	if err != nil {
 		return 0, err.Error()
