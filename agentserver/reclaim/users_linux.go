@@ -4,6 +4,8 @@ import (
 	"errors"
 	"fmt"
 	"os"
+	"path"
+	"slices"
 	"strconv"
 	"strings"
 	"syscall"
@@ -56,6 +58,8 @@ func (t *tree) users(dir string, was map[string]string) (map[string]string, erro
 // search is one look at all processes.
 type search struct {
 	trash  string            // as our own namespace sees it, with a slash at the end
+	box    string            // as our own namespace sees it
+	root   string            // where on its filesystem the box lies
 	dev    string            // the filesystem of the trash
 	within string            // where on it the trash lies, with a slash at the end
 	was    map[string]string // trash entry to the path that it is used by
@@ -73,7 +77,7 @@ func (t *tree) newSearch(dir string, was map[string]string) (*search, error) {
 	if err != nil {
 		return nil, fmt.Errorf("find the box: %w", err)
 	}
-	s.trash = root + "/" + dir + "/"
+	s.box, s.trash = root, root+"/"+dir+"/"
 	var st unix.Stat_t
 	if err := unix.Fstat(t.fd, &st); err != nil {
 		return nil, fmt.Errorf("read the box: %w", err)
@@ -92,7 +96,7 @@ func (t *tree) newSearch(dir string, was map[string]string) (*search, error) {
 	}
 	for i := range own {
 		if own[i].id == mount {
-			s.dev, s.within = own[i].dev, own[i].within(s.trash)+"/"
+			s.dev, s.root, s.within = own[i].dev, own[i].within(root), own[i].within(s.trash)+"/"
 		}
 	}
 	s.note(shown(own, s.dev), "a mount that shows it")
@@ -174,9 +178,11 @@ func (s *search) uses(p *process) map[string]bool {
 	if len(s.was) == 0 {
 		return out
 	}
-	words := p.words(cwd)
+	words, works := p.words(cwd), places(all, s.dev, cwd)
 	for name, was := range s.was {
-		if inside(cwd, was) || mentions(words, was) {
+		rest, ok := strings.CutPrefix(was, s.box+"/")
+		elsewhere := func(place string) bool { return ok && inside(place, path.Join(s.root, rest)) }
+		if inside(cwd, was) || mentions(words, was) || slices.ContainsFunc(works, elsewhere) {
 			out[name] = true
 		}
 	}

@@ -187,6 +187,27 @@ func TestScenario87AUserInAnotherMountNamespaceIsSeen(t *testing.T) {
 	require.Empty(t, itemOf(t, report, "home/.cache/free").Skipped)
 }
 
+// What works in a container has the box under another path. It is seen before
+// the conversation is marked, since the mark is never taken back.
+func TestScenario87WhoWorksInAnotherMountNamespaceKeepsAConversationUnmarked(t *testing.T) {
+	t.Parallel()
+	if !apart(t, surroundings{mounts: true}) {
+		return
+	}
+	root, elsewhere := t.TempDir(), t.TempDir()
+	places := conversations(t, root, 2)
+	runtime := filepath.Join(runtimes, conversationID(0))
+	inNamespace(t, elsewhere+"/"+runtime+"/workspace", "mount --bind "+root+" "+elsewhere)
+	r := openWith(t, root, reclaim.Options{Layouts: []reclaim.Layout{places}, Unsaved: saved})
+	both := []string{conversationID(0), conversationID(1)}
+	report := do(t, r, box.ReclaimRequest{Tiers: []box.Tier{box.TierRuntime}, ConversationIDs: both})
+	require.Contains(t, itemOf(t, report, runtime).Skipped, "in use by process")
+	require.FileExists(t, filepath.Join(root, runtime, "workspace/repo/main.js"))
+	require.Equal(t, both[1:], places.archived)
+	report = do(t, r, box.ReclaimRequest{Tiers: []box.Tier{box.TierDependencies}, ConversationIDs: both[:1]})
+	require.Contains(t, itemOf(t, report, nodeModules(0)).Skipped, "in use by process", "it is enough to work beside them")
+}
+
 // An ordinary user can't look into the processes of others. One that may be
 // inside keeps everything; one that can't get there does not.
 func TestScenario87AProcessThatMayNotBeInspectedIsUnknown(t *testing.T) {

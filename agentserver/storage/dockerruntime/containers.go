@@ -27,8 +27,12 @@ const askBound = 10 * time.Second
 // It belongs to the conversation that its label names, or whose directories it
 // has mounted; one of an agent-server that shows neither may be anybody's.
 func Containers(command ...string) func(ctx context.Context) (Listed, error) {
+	return containersWithin(askBound, command)
+}
+
+func containersWithin(bound time.Duration, command []string) func(ctx context.Context) (Listed, error) {
 	return func(ctx context.Context) (Listed, error) {
-		ctx, cancel := context.WithTimeout(ctx, askBound)
+		ctx, cancel := context.WithTimeoutCause(ctx, bound, fmt.Errorf("no answer within %v", bound))
 		defer cancel()
 		if len(command) == 0 {
 			return nil, errors.New("no command for the container engine")
@@ -41,7 +45,13 @@ func Containers(command ...string) func(ctx context.Context) (Listed, error) {
 		ask.WaitDelay = time.Second
 		if err := ask.Run(); err != nil {
 			text, _, _ := strings.Cut(strings.TrimSpace(faults.String()), "\n")
-			return nil, fmt.Errorf("list the containers: %w: %s", err, text)
+			switch cause := context.Cause(ctx); {
+			case cause != nil: // of the command it is said only that it was killed
+				err = cause
+			case text != "":
+				err = fmt.Errorf("%w: %s", err, text)
+			}
+			return nil, fmt.Errorf("list the containers: %w", err)
 		}
 		return func(conversation string) (string, error) {
 			return containerOf(out.String(), conversation, len(columns))

@@ -9,6 +9,12 @@
 // our look and the move is seen only by the second look, so a box is reclaimed
 // at best while that server is down.
 //
+// What the layout is like was seen with an agent-server of 1.58.2 in Docker mode
+// and a real engine, and a test compares what its own code reads with what we do
+// (scripts/docker.sh). In its containers ran a stand-in: the image of the
+// agent-server is not to be had everywhere. Containers of that version have
+// random names and say only whose they are by their mounts.
+//
 // Who calls it: agentserver/reclaim and agentserver/retention, through
 // reclaim.Layout.
 package dockerruntime
