@@ -2,6 +2,7 @@ package box_test
 
 import (
 	"encoding/json"
+	"fmt"
 	"slices"
 	"strings"
 	"testing"
@@ -296,4 +297,26 @@ func TestWhatARebuildPutsOff(t *testing.T) {
 		require.Equal(t, near, f.ExpiryFloor.Equal(now.Add(3*day)), days)
 		require.Equal(t, int(now.Unix())+6, f.DeletionCount)
 	}
+}
+
+func TestASpecUpToItsBounds(t *testing.T) {
+	t.Parallel()
+	s := spec()
+	s.Adopt = "vm-17"
+	require.NoError(t, s.Validate())
+	s.Adopt = "two words"
+	require.ErrorContains(t, s.Validate(), "adopt: ")
+	s.Adopt = ""
+	s.Env = map[string]string{"last": ""}
+	for i := range 15 { // six characters each as it is written
+		s.Env[fmt.Sprint("V", i)] = strings.Repeat("\x01", 4<<10)
+	}
+	for i := 15; 384<<10-len(wire(t, s)) > 4<<10; i++ {
+		s.Env[fmt.Sprint("V", i)] = strings.Repeat("y", 4<<10-64)
+	}
+	s.Env["last"] = strings.Repeat("y", 384<<10-len(wire(t, s)))
+	require.Len(t, wire(t, s), 384<<10)
+	require.NoError(t, s.Validate())
+	s.Env["last"] += "y"
+	require.ErrorContains(t, s.Validate(), "spec: is larger than")
 }
