@@ -217,10 +217,11 @@ func (r *Reclaimer) deepFault(ctx context.Context, rule *rule, place *placed, fd
 }
 
 // unsaved says which work would be lost with the runtime of a place. One that is
-// conversation-archived already was asked for before.
+// conversation-archived already is asked for again: what lies there now may be of
+// somebody who came after it.
 func (r *Reclaimer) unsaved(ctx context.Context, place *placed) string {
 	workspaces := slices.Concat(place.Workspaces, place.elsewhere)
-	if place.Archived || len(workspaces) == 0 {
+	if len(workspaces) == 0 {
 		return ""
 	}
 	if r.opts.Unsaved == nil {
