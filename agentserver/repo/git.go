@@ -166,7 +166,7 @@ func (g *Git) do(ctx context.Context, what run) error {
 
 // wait returns how a command ended. One that was killed and waits for a file server
 // does not end before that answers; then over is false.
-func wait(ctx context.Context, cmd *exec.Cmd) (ended error, over bool) { //nolint:revive,staticcheck // the error is the command's, not ours
+func wait(ctx context.Context, cmd *exec.Cmd) (ended error, over bool) { //nolint:revive // the error is the command's, not ours
 	waited := make(chan error, 1)
 	go func() { waited <- cmd.Wait() }()
 	select {
