@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"io"
+	"net"
 	"net/http"
 	"net/http/httptest"
 	"os"
@@ -239,6 +240,26 @@ func TestARequestForAModelDoesNotPromptAnArchivedConversation(t *testing.T) {
 	require.Empty(t, k.requests())
 	require.Equal(t, http.StatusUnauthorized, look(archivedID, ""), "strangers learn nothing")
 	require.NotEqual(t, http.StatusGone, look(liveID, key))
+}
+
+// To some servers a path ends at a "#", which none may hold.
+func TestAPathWithAFragmentIsRefused(t *testing.T) {
+	t.Parallel()
+	k := keep(t, nil)
+	k.archive(t, archivedID)
+	for _, line := range []string{
+		"GET /box-1/sockets/events/" + archivedID + "#", "PATCH /box-1/api/conversations/" + archivedID + "#x", "POST /box-1/api/conversations#",
+	} {
+		connection, err := net.Dial("tcp", strings.TrimSuffix(strings.TrimPrefix(k.address, "http://"), "/box-1"))
+		require.NoError(t, err)
+		_, err = fmt.Fprintf(connection, "%s HTTP/1.1\r\nHost: x\r\nConnection: close\r\nX-Session-API-Key: %s\r\nContent-Length: 0\r\n\r\n", line, key)
+		require.NoError(t, err)
+		answer, err := io.ReadAll(connection)
+		require.NoError(t, err)
+		require.NoError(t, connection.Close())
+		require.Contains(t, string(answer), "HTTP/1.1 400 ", line)
+	}
+	require.Empty(t, k.requests())
 }
 
 // The agent-server reads more forms of JSON than we do.

@@ -107,10 +107,10 @@ func New(opts Options) *Server {
 // ServeHTTP answers our own endpoints and hands everything else to the
 // agent-server, or to the files on disk.
 func (s *Server) ServeHTTP(w http.ResponseWriter, r *http.Request) {
-	if strings.Contains(r.RequestURI, "#") {
-		// No target holds one, and one server takes it for the end of a path where
-		// another does not.
-		refuse(w, http.StatusBadRequest, "the target of the request holds a fragment")
+	if place, _, _ := strings.Cut(r.RequestURI, "?"); strings.Contains(place, "#") {
+		// No path holds one, and to some servers it ends there: they would see
+		// another than we do.
+		refuse(w, http.StatusBadRequest, "the path of the request holds a fragment")
 		return
 	}
 	if s.opts.BasePath != "" {
