@@ -132,7 +132,7 @@ func (r *Repository) Refs(ctx context.Context) ([]Ref, error) {
 	what.out = func(answer io.Reader) error {
 		return eachRecord(answer, func(record string) error {
 			id, name, _ := strings.Cut(strings.TrimPrefix(record, "\n"), " ")
-			if record == "\n" {
+			if record == "\n" || record == "" { // the end, also where there is none
 				return nil
 			}
 			if !isID(id) || !strings.HasPrefix(name, "refs/") {
