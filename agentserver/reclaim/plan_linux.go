@@ -265,7 +265,8 @@ func (g *gathering) listed(tier box.Tier) []*candidate {
 	return out
 }
 
-// union is what taking these frees, each file counted once.
+// union is what taking these frees, each file counted once. It uses their sums up,
+// since a second copy of a million links would be too much.
 func union(taken []*candidate) *tally {
 	sum := newTally()
 	for _, one := range taken {
