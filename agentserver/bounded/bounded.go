@@ -17,13 +17,13 @@ import (
 // for concurrent use.
 type Looks struct {
 	mu    sync.Mutex
-	stuck map[string]bool
+	stuck map[string]int
 }
 
 // In does the work at place and returns what that returns. After most, or when
 // given is closed, it leaves the work to itself and returns ClassDeadlineExceeded
-// or ClassCanceled, and so it does at once while an earlier one is still there.
-// undo, when it is not nil, gets what came too late.
+// or ClassCanceled. The former it returns at once while an earlier one is there
+// for longer than its time. undo, when it is not nil, gets what came too late.
 func In[T any](l *Looks, given <-chan struct{}, place string, most time.Duration, work func() (T, error), undo func(T)) (T, error) {
 	var none T
 	if l.isStuck(place) {
@@ -33,48 +33,56 @@ func In[T any](l *Looks, given <-chan struct{}, place string, most time.Duration
 		value T
 		err   error
 	}
-	back, left := make(chan answer), make(chan struct{})
+	back := make(chan answer, 1)
 	go func() {
 		value, err := work()
-		select {
-		case back <- answer{value, err}:
-		case <-left:
-			l.set(place, false)
-			if err == nil && undo != nil {
-				undo(value)
-			}
-		}
+		back <- answer{value, err}
 	}()
 	timer := time.NewTimer(most)
-	defer timer.Stop()
-	err := box.Errorf(box.ClassCanceled, "nobody waits for the answer any more")
+	err := box.Errorf(box.ClassDeadlineExceeded, "it did not answer within %s", most)
+	stuck := 0
 	select {
 	case got := <-back:
+		timer.Stop()
 		return got.value, got.err
-	case <-given:
 	case <-timer.C:
-		err = box.Errorf(box.ClassDeadlineExceeded, "it did not answer within %s", most)
+		stuck = 1
+		l.add(place, stuck)
+	case <-given:
+		err = box.Errorf(box.ClassCanceled, "nobody waits for the answer any more")
 	}
-	l.set(place, true)
-	close(left)
+	go func() {
+		var got answer
+		select {
+		case got = <-back:
+			timer.Stop()
+		case <-timer.C: // not a second time
+			stuck = 1
+			l.add(place, stuck)
+			got = <-back
+		}
+		l.add(place, -stuck)
+		if got.err == nil && undo != nil {
+			undo(got.value)
+		}
+	}()
 	return none, err
 }
 
 func (l *Looks) isStuck(place string) bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	return l.stuck[place]
+	return l.stuck[place] > 0
 }
 
-func (l *Looks) set(place string, stuck bool) {
+// add counts the looks that are at place for longer than their time.
+func (l *Looks) add(place string, n int) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	if l.stuck == nil {
-		l.stuck = map[string]bool{}
+		l.stuck = map[string]int{}
 	}
-	if stuck {
-		l.stuck[place] = true
-	} else {
+	if l.stuck[place] += n; l.stuck[place] == 0 {
 		delete(l.stuck, place)
 	}
 }

@@ -2,6 +2,7 @@ package bounded_test
 
 import (
 	"errors"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -20,15 +21,16 @@ func TestWhatDoesNotComeBackIsLeftToItself(t *testing.T) {
 		_, err := bounded.In(&l, nil, "a", time.Second, func() (int, error) { return 0, fault }, nil)
 		require.ErrorIs(t, err, fault)
 
-		answer, undone, asked := make(chan struct{}), 0, 0
+		answer := make(chan struct{})
+		var undone, asked atomic.Int64
 		look := func(place string) error {
 			_, err := bounded.In(&l, nil, place, time.Second, func() (int, error) {
-				asked++
+				asked.Add(1)
 				if place == "stuck" {
 					<-answer
 				}
 				return 7, nil
-			}, func(n int) { undone += n })
+			}, func(n int) { undone.Add(int64(n)) })
 			return err
 		}
 		began := time.Now()
@@ -36,23 +38,35 @@ func TestWhatDoesNotComeBackIsLeftToItself(t *testing.T) {
 			require.Equal(t, box.ClassDeadlineExceeded, box.ClassOf(look("stuck")))
 		}
 		require.Equal(t, time.Second, time.Since(began), "one waits for all")
-		require.Equal(t, 1, asked, "and nobody else is sent there")
+		require.EqualValues(t, 1, asked.Load(), "and nobody else is sent there")
 		require.NoError(t, look("another place"))
 		close(answer)
 		synctest.Wait()
-		require.Equal(t, 7, undone)
+		require.EqualValues(t, 7, undone.Load())
 		require.NoError(t, look("stuck"), "it answers again")
 	})
 }
 
+// Others are not kept away by somebody who gave up, unless it really is stuck.
 func TestWhoGivesUpDoesNotWait(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		var l bounded.Looks
 		given, answer := make(chan struct{}), make(chan struct{})
+		var undone atomic.Int64
 		close(given)
-		_, err := bounded.In(&l, given, "a", time.Hour, func() (int, error) { <-answer; return 0, nil }, nil)
+		_, err := bounded.In(&l, given, "a", time.Second, func() (int, error) { <-answer; return 7, nil }, func(n int) { undone.Add(int64(n)) })
 		require.Equal(t, box.ClassCanceled, box.ClassOf(err))
+		look := func() error {
+			_, err := bounded.In(&l, nil, "a", time.Second, func() (int, error) { return 0, nil }, nil)
+			return err
+		}
+		require.NoError(t, look())
+		time.Sleep(2 * time.Second)
+		require.Equal(t, box.ClassDeadlineExceeded, box.ClassOf(look()))
 		close(answer)
+		synctest.Wait()
+		require.EqualValues(t, 7, undone.Load())
+		require.NoError(t, look())
 	})
 }
