@@ -105,7 +105,7 @@ func (t *tally) count(st *unix.Stat_t) {
 	key := inodeOf(st)
 	have, ok := t.shared[key]
 	if !ok {
-		have = links{bytes: bytes, nlink: uint32(st.Nlink)} //nolint:gosec,unconvert // the width differs between architectures, and no file has that many
+		have = links{bytes: bytes, nlink: uint32(st.Nlink)} //nolint:gosec // no file has that many
 	}
 	t.shared[key] = have.met(1)
 }

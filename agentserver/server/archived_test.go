@@ -250,7 +250,7 @@ func TestAPathWithAFragmentIsRefused(t *testing.T) {
 	for _, line := range []string{
 		"GET /box-1/sockets/events/" + archivedID + "#", "PATCH /box-1/api/conversations/" + archivedID + "#x", "POST /box-1/api/conversations#",
 	} {
-		connection, err := net.Dial("tcp", strings.TrimSuffix(strings.TrimPrefix(k.address, "http://"), "/box-1"))
+		connection, err := net.Dial("tcp", strings.TrimSuffix(strings.TrimPrefix(k.address, "http://"), "/box-1")) //nolint:noctx // local and instant
 		require.NoError(t, err)
 		_, err = fmt.Fprintf(connection, "%s HTTP/1.1\r\nHost: x\r\nConnection: close\r\nX-Session-API-Key: %s\r\nContent-Length: 0\r\n\r\n", line, key)
 		require.NoError(t, err)

@@ -72,7 +72,7 @@ func TestAQuestionAboutTheWholeServerPasses(t *testing.T) {
 	t.Parallel()
 	b := startBoxd(t, t.TempDir(), "--", self(t))
 	running(t, b)
-	connection, err := net.Dial("tcp", strings.TrimPrefix(b.url, "http://"))
+	connection, err := net.Dial("tcp", strings.TrimPrefix(b.url, "http://")) //nolint:noctx // local and instant
 	require.NoError(t, err)
 	defer connection.Close()
 	_, err = fmt.Fprint(connection, "OPTIONS * HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n")
