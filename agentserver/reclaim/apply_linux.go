@@ -65,6 +65,10 @@ func (r *Reclaimer) begin(ctx context.Context, id string) (*record, error) {
 		r.mu.Unlock()
 		return plan, nil
 	}
+	// From here on it is carried out to its end, whoever still waits: what a repeat
+	// answers is what this one did.
+	ctx, end := r.untilClosed(ctx)
+	defer end()
 	again := plan.State == applying
 	plan.State = applying
 	items := slices.Clone(plan.Items)
@@ -97,6 +101,16 @@ func (r *Reclaimer) begin(ctx context.Context, id string) (*record, error) {
 		r.sweep()
 	})
 	return plan, nil
+}
+
+// untilClosed is ctx without its end; only Close ends it.
+func (r *Reclaimer) untilClosed(ctx context.Context) (lasting context.Context, end func()) {
+	lasting, cancel := context.WithCancel(context.WithoutCancel(ctx))
+	unwatch := context.AfterFunc(r.stopped, cancel)
+	return lasting, func() {
+		unwatch()
+		cancel()
+	}
 }
 
 // trashEntry names item i of a plan in the trash.

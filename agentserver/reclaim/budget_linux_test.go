@@ -2,6 +2,7 @@ package reclaim_test
 
 import (
 	"bytes"
+	"context"
 	"errors"
 	"fmt"
 	"log/slog"
@@ -261,14 +262,21 @@ func TestWithoutABudgetAPassTakesNothing(t *testing.T) {
 func TestAPassFinishesWhatWasMarkedAndNotMoved(t *testing.T) {
 	t.Parallel()
 	root := t.TempDir()
-	places := conversations(t, root, 3)
+	places := conversations(t, root, 4)
 	places.change(conversationID(0), func(p *reclaim.Place) { p.Archived = true })
 	places.change(conversationID(1), func(p *reclaim.Place) { p.Archived, p.Busy = true, "it is being read" })
-	r := openWith(t, root, reclaim.Options{Layouts: []reclaim.Layout{places}})
+	places.change(conversationID(3), func(p *reclaim.Place) { p.Archived = true })
+	r := openWith(t, root, reclaim.Options{Layouts: []reclaim.Layout{places}, Unsaved: func(_ context.Context, workspace string) (string, error) {
+		if strings.Contains(workspace, conversationID(3)) {
+			return "1 commit on no remote", nil
+		}
+		return "", nil
+	}})
 	require.NoError(t, r.Pass(t.Context()))
 	require.NoDirExists(t, filepath.Join(root, runtimes, conversationID(0)))
 	require.DirExists(t, filepath.Join(root, runtimes, conversationID(1)))
 	require.DirExists(t, filepath.Join(root, runtimes, conversationID(2)))
+	require.DirExists(t, filepath.Join(root, runtimes, conversationID(3)), "somebody worked there after it was archived")
 }
 
 func TestABudgetThatMakesNoSenseIsRefused(t *testing.T) {

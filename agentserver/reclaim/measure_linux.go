@@ -20,10 +20,17 @@ func inodeOf(st *unix.Stat_t) inode {
 	return inode{uint64(st.Dev), st.Ino} //nolint:unconvert // the width differs between architectures
 }
 
-// links counts, for a file with several names, how many were met.
+// links counts, for a file with several names, how many were met. There can be a
+// million of them.
 type links struct {
 	bytes       int64
-	nlink, seen uint64
+	nlink, seen uint32
+}
+
+// met is l with more names seen.
+func (l links) met(names uint32) links {
+	l.seen += names
+	return l
 }
 
 // tally is what deleting a set of trees frees: a file counts when its last link
@@ -31,7 +38,7 @@ type links struct {
 type tally struct {
 	single  int64 // bytes of what has one name, and of directories
 	singles int64 // how many those are
-	shared  map[inode]*links
+	shared  map[inode]links
 	// unread counts what could not be read; faults says it in words.
 	unread int
 	faults faults
@@ -42,7 +49,7 @@ type tally struct {
 	stay string
 }
 
-func newTally() *tally { return &tally{shared: map[inode]*links{}} }
+func newTally() *tally { return &tally{shared: map[inode]links{}} }
 
 // freed is the bytes that come free.
 func (t *tally) freed() int64 {
@@ -69,21 +76,23 @@ func (t *tally) inodes() int64 {
 // lowerBound says that at least freed come free.
 func (t *tally) lowerBound() bool { return t.unread > 0 || t.least > 0 }
 
-// add joins o into t, so that links between the two count once.
+// add joins o into t, so that links between the two count once. It uses o up.
 func (t *tally) add(o *tally) {
 	t.single += o.single
 	t.singles += o.singles
 	t.unread += o.unread
 	t.faults.join(&o.faults)
 	t.least += o.least
-	for key, l := range o.shared {
-		if have := t.shared[key]; have != nil {
-			have.seen += l.seen
-		} else {
-			again := *l
-			t.shared[key] = &again
-		}
+	if len(t.shared) < len(o.shared) {
+		t.shared, o.shared = o.shared, t.shared
 	}
+	for key, l := range o.shared {
+		if have, ok := t.shared[key]; ok {
+			l = have.met(l.seen)
+		}
+		t.shared[key] = l
+	}
+	o.shared = nil
 }
 
 func (t *tally) count(st *unix.Stat_t) {
@@ -94,11 +103,11 @@ func (t *tally) count(st *unix.Stat_t) {
 		return
 	}
 	key := inodeOf(st)
-	if have := t.shared[key]; have != nil {
-		have.seen++
-		return
+	have, ok := t.shared[key]
+	if !ok {
+		have = links{bytes: bytes, nlink: uint32(st.Nlink)} //nolint:gosec // no file has that many
 	}
-	t.shared[key] = &links{bytes: bytes, nlink: uint64(st.Nlink), seen: 1} //nolint:unconvert // the width differs between architectures
+	t.shared[key] = have.met(1)
 }
 
 func (t *tally) fault(op, place string, err error) {

@@ -12,6 +12,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/openhands/boxkeeper/agentserver/reclaim"
+	"github.com/openhands/boxkeeper/agentserver/storage/storagetest"
 	"github.com/openhands/boxkeeper/box"
 )
 
@@ -122,16 +123,16 @@ func TestMountsOfAStoppedFileServer(t *testing.T) {
 	r := open(t, root)
 	plan := do(t, r, box.ReclaimRequest{DryRun: true})
 	dir := filepath.Join(root, place, "content-v2/sha512/00")
-	stuckServer(t, dir, unix.S_IFDIR|0o755)
+	storagetest.StuckServer(t, dir, unix.S_IFDIR|0o755)
 	file := filepath.Join(root, place, "content-v2/sha512/01/blob")
-	stuckServer(t, file, unix.S_IFREG|0o644)
+	storagetest.StuckServer(t, file, unix.S_IFREG|0o644)
 	cache := filepath.Join(root, "home/.cache/tagged")
 	require.NoError(t, os.MkdirAll(cache, 0o755))
-	stuckServer(t, cache, unix.S_IFDIR|0o755)
+	storagetest.StuckServer(t, cache, unix.S_IFDIR|0o755)
 	put(t, root, ".trash/left/a/file", "x")
 	require.NoError(t, os.MkdirAll(filepath.Join(root, ".trash/left/b"), 0o755))
-	stuckServer(t, filepath.Join(root, ".trash/left/b"), unix.S_IFDIR|0o755)
-	stuckServer(t, filepath.Join(root, ".trash/left/a/file"), unix.S_IFREG|0o644)
+	storagetest.StuckServer(t, filepath.Join(root, ".trash/left/b"), unix.S_IFDIR|0o755)
+	storagetest.StuckServer(t, filepath.Join(root, ".trash/left/a/file"), unix.S_IFREG|0o644)
 
 	answers := []<-chan error{asking(dir), asking(cache)}
 	began := time.Now()

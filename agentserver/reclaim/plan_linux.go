@@ -217,10 +217,11 @@ func (r *Reclaimer) deepFault(ctx context.Context, rule *rule, place *placed, fd
 }
 
 // unsaved says which work would be lost with the runtime of a place. One that is
-// conversation-archived already was asked for before.
+// conversation-archived already is asked for again: what lies there now may be of
+// somebody who came after it.
 func (r *Reclaimer) unsaved(ctx context.Context, place *placed) string {
 	workspaces := slices.Concat(place.Workspaces, place.elsewhere)
-	if place.Archived || len(workspaces) == 0 {
+	if len(workspaces) == 0 {
 		return ""
 	}
 	if r.opts.Unsaved == nil {
@@ -264,7 +265,8 @@ func (g *gathering) listed(tier box.Tier) []*candidate {
 	return out
 }
 
-// union is what taking these frees, each file counted once.
+// union is what taking these frees, each file counted once. It uses their sums up,
+// since a second copy of a million links would be too much.
 func union(taken []*candidate) *tally {
 	sum := newTally()
 	for _, one := range taken {

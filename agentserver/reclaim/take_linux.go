@@ -78,7 +78,7 @@ func (r *Reclaimer) take(ctx context.Context, p *party) {
 	}
 	switch {
 	case ctx.Err() != nil:
-		p.leave("not reached: the caller gave up")
+		p.leave("not reached: boxd ended")
 		return
 	case len(p.open()) == 0:
 		return

@@ -14,6 +14,7 @@ import (
 	"syscall"
 	"time"
 
+	"github.com/openhands/boxkeeper/agentserver/bounded"
 	"github.com/openhands/boxkeeper/box"
 )
 
@@ -35,7 +36,8 @@ type Options struct {
 
 // Git runs the git program. It is safe for concurrent use.
 type Git struct {
-	opts Options
+	opts  Options
+	looks bounded.Looks // at files of repositories
 }
 
 // New returns a Git. ClassUnsupported when there is no git program: then nothing
@@ -135,7 +137,7 @@ func (g *Git) do(ctx context.Context, what run) error {
 	if what.stream {
 		most = 1 << 62
 	}
-	answer := &bounded{from: pipe, left: most}
+	answer := &limited{from: pipe, left: most}
 	var read error
 	if what.out != nil {
 		read = what.out(answer)
@@ -146,18 +148,40 @@ func (g *Git) do(ctx context.Context, what run) error {
 	if read != nil {
 		cancel() // nobody reads the rest
 	}
-	ended := cmd.Wait()
+	ended, over := wait(inner, cmd)
 	switch {
 	case ctx.Err() != nil:
 		return box.Errorf(box.ClassCanceled, "%s: %w", name, context.Cause(ctx))
 	case errors.Is(inner.Err(), context.DeadlineExceeded):
 		return box.Errorf(box.ClassDeadlineExceeded, "%s: no answer within %s", name, g.opts.Timeout)
+	case !over:
+		return box.Errorf(box.ClassDeadlineExceeded, "%s: it was killed and does not end", name)
 	case read != nil:
 		return fmt.Errorf("%s: %w", name, read)
 	case ended != nil:
 		return box.Errorf(box.ClassUnknown, "%s: %w: %s", name, ended, oneLine(said.String()))
 	}
 	return nil
+}
+
+// wait returns how a command ended. One that was killed and waits for a file server
+// does not end before that answers; then over is false.
+func wait(ctx context.Context, cmd *exec.Cmd) (ended error, over bool) { //nolint:revive // the error is the command's, not ours
+	waited := make(chan error, 1)
+	go func() { waited <- cmd.Wait() }()
+	select {
+	case ended = <-waited:
+		return ended, true
+	case <-ctx.Done():
+	}
+	timer := time.NewTimer(2 * cmd.WaitDelay)
+	defer timer.Stop()
+	select {
+	case ended = <-waited:
+		return ended, true
+	case <-timer.C:
+		return nil, false
+	}
 }
 
 // text runs git and returns its answer, which must be short.
@@ -189,13 +213,13 @@ func (h *head) Write(p []byte) (int, error) {
 	return len(p), nil
 }
 
-// bounded fails when more is read than is allowed.
-type bounded struct {
+// limited fails when more is read than is allowed.
+type limited struct {
 	from io.Reader
 	left int64
 }
 
-func (b *bounded) Read(p []byte) (int, error) {
+func (b *limited) Read(p []byte) (int, error) {
 	n, err := b.from.Read(p)
 	if b.left -= int64(n); b.left < 0 {
 		return 0, box.Errorf(box.ClassExhausted, "the answer is longer than allowed")

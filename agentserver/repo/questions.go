@@ -132,7 +132,7 @@ func (r *Repository) Refs(ctx context.Context) ([]Ref, error) {
 	what.out = func(answer io.Reader) error {
 		return eachRecord(answer, func(record string) error {
 			id, name, _ := strings.Cut(strings.TrimPrefix(record, "\n"), " ")
-			if record == "\n" {
+			if record == "\n" || record == "" { // the end, also where there is none
 				return nil
 			}
 			if !isID(id) || !strings.HasPrefix(name, "refs/") {
@@ -206,7 +206,9 @@ const maxRemembered = 200_000
 // Remembered lists the commits that this working tree remembers beside its
 // branches: the head, those of its reflog, those of what is in progress, and
 // references that it shares with no other worktree. It reads files only.
-func (r *Repository) Remembered() ([]string, error) { return rememberedIn(r.gitDir, r.linked) }
+func (r *Repository) Remembered() ([]string, error) {
+	return inTime(r.git, nil, r.gitDir, func() ([]string, error) { return rememberedIn(r.gitDir, r.linked) }, nil)
+}
 
 func rememberedIn(gitDir string, linked bool) ([]string, error) {
 	seen := map[string]bool{}
@@ -255,6 +257,10 @@ func rememberedIn(gitDir string, linked bool) ([]string, error) {
 // Forgotten lists the commits in the reflogs of branches, of other worktrees'
 // heads and of the stash, beside Remembered.
 func (r *Repository) Forgotten() ([]string, error) {
+	return inTime(r.git, nil, r.common, r.forgotten, nil)
+}
+
+func (r *Repository) forgotten() ([]string, error) {
 	seen := map[string]bool{}
 	err := filepath.WalkDir(filepath.Join(r.common, "logs"), func(at string, entry fs.DirEntry, err error) error {
 		if err != nil || entry.IsDir() {

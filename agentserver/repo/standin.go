@@ -37,6 +37,11 @@ func (g *Git) Open(ctx context.Context, dir string) (*Repository, error) {
 	if err != nil {
 		return nil, fmt.Errorf("find the repository: %w", err)
 	}
+	open := func() (*Repository, error) { return g.open(ctx, dir) }
+	return inTime(g, ctx.Done(), dir, open, (*Repository).Close)
+}
+
+func (g *Git) open(ctx context.Context, dir string) (*Repository, error) {
 	at, err := locate(dir)
 	if err != nil {
 		return nil, err
@@ -311,6 +316,10 @@ var inProgress = []struct{ name, what string }{ //nolint:gochecknoglobals // a c
 
 // InProgress lists what is under way in this working tree, each once.
 func (r *Repository) InProgress() ([]string, error) {
+	return inTime(r.git, nil, r.gitDir, r.inProgress, nil)
+}
+
+func (r *Repository) inProgress() ([]string, error) {
 	var out []string
 	for _, one := range inProgress {
 		_, err := os.Lstat(filepath.Join(r.gitDir, one.name))
@@ -328,6 +337,14 @@ func (r *Repository) InProgress() ([]string, error) {
 // Fetched is when the repository last heard of a remote, by this box's clock; the
 // zero time when that is not known.
 func (r *Repository) Fetched() time.Time {
+	at, err := inTime(r.git, nil, r.common, func() (time.Time, error) { return r.fetched(), nil }, nil)
+	if err != nil {
+		return time.Time{}
+	}
+	return at
+}
+
+func (r *Repository) fetched() time.Time {
 	var newest time.Time
 	note := func(info fs.FileInfo, err error) {
 		if err == nil && info.ModTime().After(newest) {
@@ -351,8 +368,12 @@ func (r *Repository) Fetched() time.Time {
 // Modules lists the git directories of submodules that are kept with this
 // working tree, checked out or not: absolute paths, in order.
 func (r *Repository) Modules() ([]string, error) {
+	return inTime(r.git, nil, r.gitDir, func() ([]string, error) { return modulesIn(r.gitDir) }, nil)
+}
+
+func modulesIn(gitDir string) ([]string, error) {
 	var out []string
-	err := filepath.WalkDir(filepath.Join(r.gitDir, "modules"), func(at string, entry fs.DirEntry, err error) error {
+	err := filepath.WalkDir(filepath.Join(gitDir, "modules"), func(at string, entry fs.DirEntry, err error) error {
 		switch {
 		case err != nil:
 			return err
@@ -361,8 +382,7 @@ func (r *Repository) Modules() ([]string, error) {
 		case isGitDir(at):
 			out = append(out, at)
 			// One may keep others, at modules/NAME/modules/INNER.
-			inner := &Repository{place: place{gitDir: at}}
-			more, err := inner.Modules()
+			more, err := modulesIn(at)
 			if err != nil {
 				return err
 			}
@@ -374,6 +394,30 @@ func (r *Repository) Modules() ([]string, error) {
 	if err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return nil, fmt.Errorf("list the submodules: %w", err)
 	}
+	return out, nil
+}
+
+// Worktrees lists the working trees that were added to the repository, as git has
+// them on record, there or not: absolute paths, in order.
+func (r *Repository) Worktrees() ([]string, error) {
+	return inTime(r.git, nil, r.common, r.worktrees, nil)
+}
+
+func (r *Repository) worktrees() ([]string, error) {
+	records, err := os.ReadDir(filepath.Join(r.common, "worktrees"))
+	if err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return nil, fmt.Errorf("list the worktrees: %w", err)
+	}
+	var out []string
+	for _, record := range records {
+		dir := filepath.Join(r.common, "worktrees", record.Name())
+		at, err := pointer(filepath.Join(dir, "gitdir"), "", dir)
+		if err != nil {
+			return nil, err
+		}
+		out = append(out, filepath.Dir(at))
+	}
+	slices.Sort(out)
 	return out, nil
 }
 

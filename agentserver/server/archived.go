@@ -9,6 +9,7 @@ import (
 	"os"
 	"path"
 	"regexp"
+	"slices"
 	"strings"
 
 	ondisk "github.com/openhands/boxkeeper/agentserver/storage"
@@ -28,9 +29,25 @@ type target struct {
 	elsewhere bool
 }
 
-// targetOf returns the conversation that is asked for, in any of the forms
-// and places that agent-servers take: in its path, a socket's path, or the query
-// of releases that sent a request on by it.
+// targetsOf returns the conversations that a request is about, in any of the
+// forms and places that agent-servers take: in its path, a socket's path, the
+// query of releases that sent a request on by it, or the header by which a
+// request for a model goes on with one.
+func targetsOf(r *http.Request) []target {
+	var out []target
+	if to, ok := targetOf(r.URL); ok {
+		out = append(out, to)
+	}
+	named := append(r.URL.Query()["cid"], r.Header.Values(reuseHeader)...)
+	for _, name := range named {
+		if id, ok := ondisk.ParseID(name); ok {
+			out = append(out, target{id: id, elsewhere: true})
+		}
+	}
+	return out
+}
+
+// targetOf returns the conversation that a path names.
 func targetOf(asked *url.URL) (target, bool) {
 	// Servers of both kinds of conversation have the routes a second time here.
 	place := strings.Replace(asked.Path, "/_docker/", "/", 1)
@@ -47,11 +64,6 @@ func targetOf(asked *url.URL) (target, bool) {
 			}
 		}
 	}
-	for _, name := range asked.Query()["cid"] {
-		if id, ok := ondisk.ParseID(name); ok {
-			return target{id: id, elsewhere: true}, true
-		}
-	}
 	return target{}, false
 }
 
@@ -61,10 +73,14 @@ func targetOf(asked *url.URL) (target, bool) {
 // a deletion passes. Everything else would prompt it or start its runtime, as far
 // as anybody knows, and is refused.
 func (s *Server) serveArchived(w http.ResponseWriter, r *http.Request) bool {
-	to, ok := targetOf(r.URL)
-	if !ok || r.Method == http.MethodOptions {
+	if r.Method == http.MethodOptions {
 		return false
 	}
+	w = s.ours(w, r)
+	return slices.ContainsFunc(targetsOf(r), func(to target) bool { return s.serveArchivedOf(w, r, to) })
+}
+
+func (s *Server) serveArchivedOf(w http.ResponseWriter, r *http.Request, to target) bool {
 	archived, err := s.isArchived(to.id)
 	switch {
 	case err != nil && !isPlainRead(r):
@@ -72,8 +88,8 @@ func (s *Server) serveArchived(w http.ResponseWriter, r *http.Request) bool {
 		return true
 	case err != nil, !archived, r.Method == http.MethodDelete && to.tail == "" && !to.elsewhere:
 		return false
-	case !to.elsewhere && s.bearsNothing(r):
-		return false // the agent-server says what it says to strangers
+	case !isSocket(r) && s.bearsNothing(r):
+		return false // the agent-server says what it says to strangers; a socket's key comes later
 	}
 	if (r.Method == http.MethodGet || r.Method == http.MethodHead) && !to.elsewhere && !isSocket(r) {
 		if done, read := s.readArchived(w, r, to); read {

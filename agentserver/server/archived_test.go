@@ -1,9 +1,11 @@
 package server_test
 
 import (
+	"context"
 	"encoding/json"
 	"fmt"
 	"io"
+	"net"
 	"net/http"
 	"net/http/httptest"
 	"os"
@@ -36,9 +38,12 @@ type kept struct {
 	up            *behind
 	rules         *retention.Rules
 
-	mu   sync.Mutex
-	seen []string // requests that reached the agent-server, with their bodies
-	fail int      // the status of its next answer, without doing anything
+	rights string // the origin whose pages may read its answers
+
+	mu    sync.Mutex
+	seen  []string // requests that reached the agent-server, with their bodies
+	fail  int      // the status of its next answer, without doing anything
+	early bool     // that answer comes before it reads the request
 }
 
 // requests returns what reached the agent-server since the last call.
@@ -51,10 +56,24 @@ func (k *kept) requests() []string {
 }
 
 func (k *kept) play(w http.ResponseWriter, r *http.Request) {
+	k.mu.Lock()
+	early, fail := k.early, k.fail
+	k.mu.Unlock()
+	if early {
+		w.Header().Set("Connection", "close") // or the library reads what is to come
+		w.WriteHeader(fail)
+		return
+	}
 	body, _ := io.ReadAll(r.Body)
+	if k.rights != "" && r.Header.Get("Origin") == k.rights {
+		w.Header().Set("Access-Control-Allow-Origin", k.rights)
+		w.Header().Add("Vary", "Origin")
+	}
+	if r.URL.Path == "/alive" {
+		return // asked by boxd
+	}
 	k.mu.Lock()
 	k.seen = append(k.seen, r.Method+" "+r.URL.Path+" "+string(body))
-	fail := k.fail
 	k.fail = 0
 	k.mu.Unlock()
 	if fail != 0 {
@@ -198,6 +217,100 @@ func TestWhatPromptsAnArchivedConversationIsGone(t *testing.T) {
 	require.Equal(t, http.StatusGone, response.StatusCode, "a cookie opens the files of a workspace")
 }
 
+// A request for a model goes on with the conversation that a header names.
+func TestARequestForAModelDoesNotPromptAnArchivedConversation(t *testing.T) {
+	t.Parallel()
+	k := keep(t, nil)
+	k.archive(t, archivedID)
+	look := func(id, given string) int {
+		request, err := http.NewRequestWithContext(t.Context(), http.MethodPost, k.address+"/v1/chat/completions?cid="+liveID, strings.NewReader("{}"))
+		require.NoError(t, err)
+		request.Header.Set("X-OpenHands-ServerConversation-ID", id)
+		if given != "" {
+			request.Header.Set("Authorization", "Bearer "+given)
+		}
+		response, err := http.DefaultTransport.RoundTrip(request)
+		require.NoError(t, err)
+		response.Body.Close()
+		return response.StatusCode
+	}
+	for _, id := range spellings(archivedID)[:3] {
+		require.Equal(t, http.StatusGone, look(id, key), id)
+	}
+	require.Empty(t, k.requests())
+	require.Equal(t, http.StatusUnauthorized, look(archivedID, ""), "strangers learn nothing")
+	require.NotEqual(t, http.StatusGone, look(liveID, key))
+}
+
+// To some servers a path ends at a "#", which none may hold.
+func TestAPathWithAFragmentIsRefused(t *testing.T) {
+	t.Parallel()
+	k := keep(t, nil)
+	k.archive(t, archivedID)
+	for _, line := range []string{
+		"GET /box-1/sockets/events/" + archivedID + "#", "PATCH /box-1/api/conversations/" + archivedID + "#x", "POST /box-1/api/conversations#",
+	} {
+		connection, err := net.Dial("tcp", strings.TrimSuffix(strings.TrimPrefix(k.address, "http://"), "/box-1")) //nolint:noctx // local and instant
+		require.NoError(t, err)
+		_, err = fmt.Fprintf(connection, "%s HTTP/1.1\r\nHost: x\r\nConnection: close\r\nX-Session-API-Key: %s\r\nContent-Length: 0\r\n\r\n", line, key)
+		require.NoError(t, err)
+		answer, err := io.ReadAll(connection)
+		require.NoError(t, err)
+		require.NoError(t, connection.Close())
+		require.Contains(t, string(answer), "HTTP/1.1 400 ", line)
+	}
+	require.Empty(t, k.requests())
+}
+
+// The agent-server reads more forms of JSON than we do.
+func TestNoFormOfJSONMakesAnArchivedConversationAgain(t *testing.T) {
+	t.Parallel()
+	k := keep(t, nil)
+	k.archive(t, archivedID)
+	plain := `{"conversation_id":"` + archivedID + `"}`
+	wide := func(start string, order func(byte) string) string {
+		for i := range len(plain) {
+			start += order(plain[i])
+		}
+		return start
+	}
+	for name, body := range map[string]string{
+		"with a mark":            "\xef\xbb\xbf" + plain,
+		"of two bytes":           wide("", func(b byte) string { return string([]byte{b, 0}) }),
+		"of two bytes, marked":   wide("\xfe\xff", func(b byte) string { return string([]byte{0, b}) }),
+		"of four bytes":          wide("", func(b byte) string { return string([]byte{b, 0, 0, 0}) }),
+		"with a number of none":  `{"x":NaN,"conversation_id":"` + archivedID + `"}`,
+		"with one beyond bounds": `{"x":-Infinity,"conversation_id":"` + archivedID + `"}`,
+	} {
+		status, text, _ := ask(t, http.MethodPost, k.address+"/api/conversations", body)
+		require.Equal(t, http.StatusUnprocessableEntity, status, "%s: %s", name, text)
+		require.Contains(t, text, `"type":"json_invalid"`, name)
+		require.Empty(t, k.requests(), name)
+	}
+	status, _, _ := ask(t, http.MethodPost, k.address+"/api/conversations", "{")
+	require.Equal(t, http.StatusCreated, status, "what nobody reads is the agent-server's to refuse")
+}
+
+// Whoever has no key must not make boxd keep what they send.
+func TestTheBodyOfAStrangerIsNotKept(t *testing.T) {
+	t.Parallel()
+	k := keep(t, nil)
+	reader, writer := io.Pipe()
+	ctx, cancel := context.WithTimeout(t.Context(), 30*time.Second)
+	defer cancel()
+	request, err := http.NewRequestWithContext(ctx, http.MethodPost, k.address+"/api/conversations", reader)
+	require.NoError(t, err)
+	k.mu.Lock()
+	k.early, k.fail = true, http.StatusUnauthorized
+	k.mu.Unlock()
+	go func() { _, _ = writer.Write([]byte(`{"never":"ends`)) }()
+	response, err := http.DefaultTransport.RoundTrip(request)
+	require.NoError(t, err)
+	response.Body.Close()
+	require.NoError(t, writer.Close())
+	require.Equal(t, http.StatusUnauthorized, response.StatusCode)
+}
+
 func TestTheHistoryOfAnArchivedConversationIsServed(t *testing.T) {
 	t.Parallel()
 	k := keep(t, nil)
@@ -275,6 +388,19 @@ func TestDeletingAnArchivedConversationRemovesItsMarkerAndItsRule(t *testing.T) 
 	require.NoFileExists(t, rule)
 	status, _, _ = ask(t, http.MethodPost, k.address+"/api/conversations", `{"conversation_id":"`+archivedID+`"}`)
 	require.Equal(t, http.StatusCreated, status, "its id is free again")
+	status, _, _ = ask(t, http.MethodPost, k.address+"/api/conversations/"+archivedID+"/run", "")
+	require.Equal(t, http.StatusOK, status)
+}
+
+// boxd or the agent-server may be killed when the history has gone and the marker
+// has not: then its id is free all the same.
+func TestAMarkerThatOutlivedItsConversationKeepsNobodyOut(t *testing.T) {
+	t.Parallel()
+	k := keep(t, nil)
+	k.archive(t, archivedID)
+	require.NoError(t, os.RemoveAll(filepath.Join(k.root, "conversations", archivedID)))
+	status, text, _ := ask(t, http.MethodPost, k.address+"/api/conversations", `{"conversation_id":"`+archivedID+`"}`)
+	require.Equal(t, http.StatusCreated, status, text)
 	status, _, _ = ask(t, http.MethodPost, k.address+"/api/conversations/"+archivedID+"/run", "")
 	require.Equal(t, http.StatusOK, status)
 }

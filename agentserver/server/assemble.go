@@ -121,8 +121,40 @@ func (in *insides) unsaved(ctx context.Context, dir string) (string, error) {
 		return "", errors.New("it lies outside of the box")
 	}
 	found, err := workspace.New(workspace.Options{Root: in.root, Dirs: []string{place}, Git: in.git, Recreatable: in.recreatable}).Unsaved(ctx)
-	if err != nil || found.Clean {
+	if err != nil {
 		return "", err
 	}
-	return inWords(&found), nil
+	if !found.Clean {
+		return inWords(&found), nil
+	}
+	for i := range found.Repositories {
+		if why, err := in.needed(ctx, dir, found.Repositories[i].Path); err != nil || why != "" {
+			return why, err
+		}
+	}
+	return "", nil
+}
+
+// needed says which worktree outside of dir would lose its repository, which is at
+// place below the box.
+func (in *insides) needed(ctx context.Context, dir, place string) (string, error) {
+	r, err := in.git.Open(ctx, filepath.Join(in.root, place))
+	if err != nil {
+		return "", err
+	}
+	defer r.Close()
+	if r.Linked() {
+		return "", nil // its repository stays
+	}
+	trees, err := r.Worktrees()
+	if err != nil {
+		return "", err
+	}
+	for _, tree := range trees {
+		// One that is gone may only not be seen from here.
+		if below, err := filepath.Rel(dir, tree); err != nil || !filepath.IsLocal(below) {
+			return "the repository of the worktree " + tree, nil
+		}
+	}
+	return "", nil
 }

@@ -47,7 +47,7 @@ func (s *Server) serveImported(w http.ResponseWriter, r *http.Request) bool {
 		return false // the catalogue is ours
 	}
 	if id, ok := shortID(r.Header.Get(reuseHeader)); ok && s.history.isImported(id) {
-		refuse(w, http.StatusGone, isReadOnly)
+		refuse(s.ours(w, r), http.StatusGone, isReadOnly)
 		return true
 	}
 	if r.Method == http.MethodPost && strings.TrimSuffix(r.URL.Path, "/")+"/" == underConversations {
@@ -150,6 +150,7 @@ func (s *Server) refuseReuse(w http.ResponseWriter, r *http.Request) (refused bo
 	if !s.allowed(r) {
 		return false // the agent-server refuses it
 	}
+	w = s.ours(w, r)
 	text, err := io.ReadAll(io.LimitReader(r.Body, maxStart+1))
 	if err != nil {
 		refuse(w, http.StatusBadRequest, "the body could not be read")

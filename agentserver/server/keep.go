@@ -4,7 +4,11 @@ import (
 	"context"
 	"fmt"
 	"log/slog"
+	"os"
+	"path/filepath"
+	"slices"
 	"strconv"
+	"strings"
 	"time"
 
 	"github.com/openhands/boxkeeper/agentserver/retention"
@@ -60,6 +64,20 @@ func housekeep(ctx context.Context, keeper *housekeeping.Keeper, log *slog.Logge
 			return
 		}
 	}
+}
+
+// maxSocket is the longest path of a socket.
+const maxSocket = 107
+
+// socketTemps are where the agent-server of a box makes its directory for sockets
+// when their paths in the box would be too long.
+func socketTemps(set settings) []string {
+	longest := filepath.Join(set.root, tmpDir, fmt.Sprintf("tmux-%d", os.Geteuid()), "openhands-"+strings.Repeat("0", 32))
+	if len(set.argv) == 0 || len(longest) <= maxSocket {
+		return nil
+	}
+	out := []string{filepath.Clean(os.TempDir()), "/tmp"}
+	return slices.Compact(out)
 }
 
 // newKeeping returns what archives the conversations of a box.

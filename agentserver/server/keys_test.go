@@ -1,7 +1,11 @@
 package server_test
 
 import (
+	"fmt"
+	"io"
+	"net"
 	"net/http"
+	"strings"
 	"testing"
 
 	"github.com/stretchr/testify/require"
@@ -61,4 +65,19 @@ func TestThePathOfThePublicAddressIsNoWayAround(t *testing.T) {
 	}
 	status, _, _ = ask(t, http.MethodGet, b.url+"/box-1/server_info", "")
 	require.Equal(t, http.StatusNotFound, status, "the agent-server gets the path as it was given")
+}
+
+// What is asked of the server as a whole is the agent-server's to answer too.
+func TestAQuestionAboutTheWholeServerPasses(t *testing.T) {
+	t.Parallel()
+	b := startBoxd(t, t.TempDir(), "--", self(t))
+	running(t, b)
+	connection, err := net.Dial("tcp", strings.TrimPrefix(b.url, "http://")) //nolint:noctx // local and instant
+	require.NoError(t, err)
+	defer connection.Close()
+	_, err = fmt.Fprint(connection, "OPTIONS * HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n")
+	require.NoError(t, err)
+	answer, err := io.ReadAll(connection)
+	require.NoError(t, err)
+	require.Contains(t, string(answer), "HTTP/1.1 404 ", "as the one behind it answers")
 }

@@ -5,8 +5,10 @@ import (
 	"encoding/json"
 	"fmt"
 	"io"
+	"maps"
 	"math"
 	"net/http"
+	"slices"
 	"time"
 
 	"github.com/openhands/boxkeeper/agentserver"
@@ -124,8 +126,21 @@ func (s *Server) deleteDrain(w http.ResponseWriter, _ *http.Request) {
 }
 
 func (s *Server) postReclaim(w http.ResponseWriter, r *http.Request) {
+	text, ok := readBody(w, r)
+	if !ok {
+		return
+	}
+	// Decoded, a null is a field that is not there: {"dry_run": null} would delete.
+	var fields map[string]json.RawMessage
+	_ = json.Unmarshal(text, &fields) // what is wrong with it is said below
+	for _, name := range slices.Sorted(maps.Keys(fields)) {
+		if string(fields[name]) == "null" {
+			refuseField(w, "body", name, "must not be null; leave it out", nil)
+			return
+		}
+	}
 	var request box.ReclaimRequest
-	if !decode(w, r, &request) {
+	if !decodeText(w, text, &request) {
 		return
 	}
 	report, err := s.opts.Reclaim.Do(r.Context(), request)

@@ -7,6 +7,7 @@ import (
 	"errors"
 	"io"
 	"log/slog"
+	"maps"
 	"net"
 	"net/http"
 	"net/http/httputil"
@@ -55,14 +56,14 @@ func (s *Server) admit(w http.ResponseWriter, r *http.Request) (admitted *http.R
 	default:
 		return r, func() {}, true
 	}
-	refuseFor(w, min(shut, drainRetry), "the box is drained before it is suspended; try again")
+	refuseFor(s.ours(w, r), min(shut, drainRetry), "the box is drained before it is suspended; try again")
 	return nil, nil, false
 }
 
 // pass hands a request to the agent-server.
 func (s *Server) pass(w http.ResponseWriter, r *http.Request) {
 	if _, up := s.opts.Upstream.Target(); !up {
-		s.down(w)
+		s.down(w, r)
 		return
 	}
 	if r.Body != nil && r.Body != http.NoBody {
@@ -128,7 +129,8 @@ func (b *callerBody) Close() error {
 }
 
 // down answers for an agent-server that cannot be asked.
-func (s *Server) down(w http.ResponseWriter) {
+func (s *Server) down(w http.ResponseWriter, r *http.Request) {
+	maps.Copy(w.Header(), s.origins.of(r.Header.Get("Origin")))
 	refuseFor(w, time.Second, "the agent-server in this box is "+s.opts.Upstream.Process().State+"; try again")
 }
 
@@ -191,7 +193,7 @@ func (s *Server) failed(w http.ResponseWriter, r *http.Request, err error) {
 		// The caller has gone, or a drain ended its socket.
 		refuse(w, http.StatusBadGateway, "the connection was ended")
 	case isRefused(err):
-		s.down(w)
+		s.down(w, r)
 	default:
 		s.log.Warn("pass a request on", "method", r.Method, "path", r.URL.Path, "error", err)
 		refuse(w, http.StatusBadGateway, "the agent-server in this box broke off its answer")

@@ -106,22 +106,32 @@ func refuseError(w http.ResponseWriter, err error) {
 // decode reads a JSON body strictly into out. It answers the request itself when
 // it returns false.
 func decode(w http.ResponseWriter, r *http.Request, out any) bool {
+	text, ok := readBody(w, r)
+	return ok && decodeText(w, text, out)
+}
+
+// readBody reads a body that must be there.
+func readBody(w http.ResponseWriter, r *http.Request) (text []byte, ok bool) {
 	text, err := io.ReadAll(http.MaxBytesReader(w, r.Body, maxBody))
 	if err != nil {
 		if _, large := errors.AsType[*http.MaxBytesError](err); large {
 			refuse(w, http.StatusRequestEntityTooLarge, fmt.Sprintf("the body is larger than %d bytes", maxBody))
-			return false
+			return nil, false
 		}
 		refuse(w, http.StatusBadRequest, "the body could not be read")
-		return false
+		return nil, false
 	}
-	if len(text) == 0 {
+	if plain := bytes.TrimSpace(text); len(plain) == 0 || string(plain) == "null" {
 		refuseAs(w, fault{Type: "missing", Loc: []any{"body"}, Msg: "Field required"})
-		return false
+		return nil, false
 	}
+	return text, true
+}
+
+func decodeText(w http.ResponseWriter, text []byte, out any) bool {
 	decoder := json.NewDecoder(bytes.NewReader(text))
 	decoder.DisallowUnknownFields()
-	err = decoder.Decode(out)
+	err := decoder.Decode(out)
 	if err == nil {
 		if _, more := decoder.Token(); !errors.Is(more, io.EOF) {
 			refuseAs(w, fault{Type: "json_invalid", Loc: []any{"body", decoder.InputOffset()}, Msg: "one JSON object is expected, and nothing after it", Input: map[string]any{}})

@@ -138,8 +138,10 @@ func (s *Server) passWatched(w http.ResponseWriter, r *http.Request, as *url.URL
 	case "":
 		// Whoever reads the answer may make a conversation of the same id next.
 		answer := &held{header: http.Header{}}
-		s.pass(answer, r)
-		s.forget(to.id)
+		func() {
+			defer s.forget(to.id) // also when the answer broke off: only the disk tells
+			s.pass(answer, r)
+		}()
 		answer.send(w)
 	case "runtime":
 		answer := &watched{ResponseWriter: w}
@@ -196,32 +198,41 @@ func (h *held) send(w http.ResponseWriter) {
 // the disk has no room for, and is dropped when none is made. One that is there
 // keeps the rule that it has.
 func (s *Server) create(w http.ResponseWriter, r *http.Request) {
+	if !s.allowed(r) {
+		s.pass(w, r) // the agent-server refuses it, and nobody keeps its body
+		return
+	}
+	ours := s.ours(w, r)
 	text, err := io.ReadAll(http.MaxBytesReader(w, r.Body, maxCreate))
 	if _, large := errors.AsType[*http.MaxBytesError](err); large {
-		refuse(w, http.StatusRequestEntityTooLarge, "the body is larger than this box takes")
+		refuse(ours, http.StatusRequestEntityTooLarge, "the body is larger than this box takes")
 		return
 	}
 	if err != nil {
-		refuse(w, http.StatusBadRequest, "the body could not be read")
+		refuse(ours, http.StatusBadRequest, "the body could not be read")
 		return
 	}
 	var fields map[string]json.RawMessage
 	var name string
 	if json.Unmarshal(text, &fields) != nil || fields == nil {
+		if readElsewhere(text) {
+			refuseAs(ours, fault{Type: "json_invalid", Loc: []any{"body", 0}, Msg: "JSON decode error", Input: map[string]any{}})
+			return
+		}
 		s.pass(w, withBody(r, text))
 		return
 	}
 	_ = json.Unmarshal(fields["conversation_id"], &name) // another type is the agent-server's to refuse
 	id, known := ondisk.ParseID(name)
-	if known && !s.bearsNothing(r) && s.refuseID(w, id) {
+	if known && s.refuseID(ours, id) {
 		return
 	}
 	raw, given := fields["retention"]
-	if !given || s.opts.Keeping == nil || !s.allowed(r) {
+	if !given || s.opts.Keeping == nil {
 		s.pass(w, withBody(r, text))
 		return
 	}
-	rule, ok := s.ruleOf(w, raw)
+	rule, ok := s.ruleOf(ours, raw)
 	if !ok {
 		return
 	}
@@ -231,10 +242,18 @@ func (s *Server) create(w http.ResponseWriter, r *http.Request) {
 		fields["conversation_id"] = json.RawMessage(`"` + ondisk.Dashed(id) + `"`)
 	}
 	if text, err = json.Marshal(fields); err != nil {
-		refuse(w, http.StatusInternalServerError, err.Error())
+		refuse(ours, http.StatusInternalServerError, err.Error())
 		return
 	}
 	s.createWith(w, withBody(r, text), id, rule)
+}
+
+// readElsewhere reports whether the agent-server may read a text that is no JSON
+// to us: in another encoding, behind a mark of one, or with numbers that are none.
+// It could then name a conversation that we do not see.
+func readElsewhere(text []byte) bool {
+	return bytes.IndexByte(text, 0) >= 0 || bytes.HasPrefix(text, []byte("\xef\xbb\xbf")) ||
+		bytes.Contains(text, []byte("NaN")) || bytes.Contains(text, []byte("Infinity"))
 }
 
 // refuseID refuses to make a conversation of an id that is archived, or whose
@@ -245,6 +264,14 @@ func (s *Server) refuseID(w http.ResponseWriter, id string) bool {
 	if err == nil {
 		defer root.Close()
 		archived, _, err = ondisk.Archived(root, id)
+	}
+	if err == nil && archived {
+		// A kill between the two leaves a marker without its conversation.
+		var there bool
+		if there, err = ondisk.Exists(root, id); err == nil && !there {
+			s.forget(id)
+			archived, _, err = ondisk.Archived(root, id)
+		}
 	}
 	if err == nil {
 		left, err = dockerruntime.Left(root, id)
@@ -290,15 +317,12 @@ func (s *Server) createWith(w http.ResponseWriter, r *http.Request, id string, r
 	}
 	defer leave()
 	there, err := s.exists(id)
-	if err != nil {
-		refuse(w, http.StatusInternalServerError, err.Error())
-		return
+	if err == nil && !there {
+		err = s.opts.Keeping.Rules.Set(id, rule)
 	}
-	if !there {
-		if err := s.opts.Keeping.Rules.Set(id, rule); err != nil {
-			refuseError(w, err)
-			return
-		}
+	if err != nil {
+		refuseError(s.ours(w, r), err)
+		return
 	}
 	defer func() {
 		// Also when the answer broke off: only the disk tells whether it was made.
@@ -370,6 +394,7 @@ func (s *Server) stopped(ctx context.Context, id string) {
 func withBody(r *http.Request, text []byte) *http.Request {
 	out := r.Clone(r.Context())
 	out.Body, out.ContentLength, out.TransferEncoding = io.NopCloser(bytes.NewReader(text)), int64(len(text)), nil
+	out.Header.Del("Expect") // it is here, and its sender was told to go on
 	return out
 }
 

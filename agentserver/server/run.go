@@ -1,6 +1,7 @@
 package server
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"flag"
@@ -30,7 +31,9 @@ import (
 const (
 	keysVariable = "OH_SESSION_API_KEYS_"
 	keyVariable  = keysVariable + "0"
-	maxKeys      = 100
+	// oldKeyVariable is where the agent-server looks when there is none of these.
+	oldKeyVariable = "SESSION_API_KEY"
+	maxKeys        = 100
 )
 
 // The exit codes of Run.
@@ -117,7 +120,7 @@ func parse(args []string, env func(string) string, help io.Writer) (settings, er
 			return set, fmt.Errorf("the agent-server's command: %w", err)
 		}
 	}
-	set.key = box.Secret(env(keyVariable))
+	set.key = box.Secret(cmp.Or(env(keyVariable), env(oldKeyVariable)))
 	// The agent-server takes these from the same environment.
 	for n := 1; n < maxKeys && env(keysVariable+strconv.Itoa(n)) != ""; n++ {
 		set.more = append(set.more, box.Secret(env(keysVariable+strconv.Itoa(n))))
@@ -222,7 +225,7 @@ func serve(ctx context.Context, set settings, env func(string) string, log *slog
 	opts.Keeping = newKeeping(set, in, log)
 	opts.Git, opts.Recreatable = in.git, in.recreatable
 	children.Go(func() { opts.Keeping.Keeper.Run(inner) })
-	left := housekeeping.New(set.root, housekeeping.Options{BashEvents: time.Duration(set.bashEventsDays * float64(24*time.Hour))})
+	left := housekeeping.New(set.root, housekeeping.Options{BashEvents: time.Duration(set.bashEventsDays * float64(24*time.Hour)), Temp: socketTemps(set)})
 	children.Go(func() { housekeep(inner, left, log) })
 	opts.Forgotten = left.Items
 	if in.worktrees != nil {
@@ -243,7 +246,10 @@ func serve(ctx context.Context, set settings, env func(string) string, log *slog
 	defer children.Wait()
 	defer end()
 	web := &http.Server{
-		Handler:           New(opts),
+		Handler: New(opts),
+		// "OPTIONS *" is the agent-server's to answer.
+		DisableGeneralOptionsHandler: true,
+
 		ReadHeaderTimeout: 30 * time.Second,
 		IdleTimeout:       2 * time.Minute,
 		ErrorLog:          slog.NewLogLogger(log.Handler(), slog.LevelWarn),

@@ -3,6 +3,7 @@ package server
 import (
 	"context"
 	"errors"
+	"io"
 	"os"
 	"path/filepath"
 	"testing"
@@ -10,6 +11,8 @@ import (
 	"time"
 
 	"github.com/stretchr/testify/require"
+
+	"github.com/openhands/boxkeeper/box"
 )
 
 func TestARootIsGoneWhenItWasMissedTwice(t *testing.T) {
@@ -55,4 +58,17 @@ func away(root string, d time.Duration) error {
 	err := os.Rename(root, root+".aside")
 	time.Sleep(d)
 	return errors.Join(err, os.Rename(root+".aside", root))
+}
+
+// Where only the older variable names a key, the agent-server takes that one.
+func TestTheOlderNameOfTheKeyIsTaken(t *testing.T) {
+	t.Parallel()
+	look := func(env map[string]string) box.Secret {
+		set, err := parse([]string{"--root", t.TempDir(), "--insecure"}, func(name string) string { return env[name] }, io.Discard)
+		require.NoError(t, err)
+		return set.key
+	}
+	require.Equal(t, box.Secret("old"), look(map[string]string{"SESSION_API_KEY": "old"}))
+	require.Equal(t, box.Secret("new"), look(map[string]string{"SESSION_API_KEY": "old", "OH_SESSION_API_KEYS_0": "new"}))
+	require.Empty(t, look(nil))
 }

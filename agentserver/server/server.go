@@ -113,6 +113,12 @@ func New(opts Options) *Server {
 // ServeHTTP answers our own endpoints and hands everything else to the
 // agent-server, or to the files on disk.
 func (s *Server) ServeHTTP(w http.ResponseWriter, r *http.Request) {
+	if place, _, _ := strings.Cut(r.RequestURI, "?"); strings.Contains(place, "#") {
+		// No path holds one, and to some servers it ends there: they would see
+		// another than we do.
+		refuse(w, http.StatusBadRequest, "the path of the request holds a fragment")
+		return
+	}
 	if s.opts.BasePath != "" {
 		inner, ok := below(s.opts.BasePath, r)
 		if !ok {
@@ -162,13 +168,11 @@ type handlers map[string]http.HandlerFunc
 // serveOwn answers a request for a path of ours, in upstream's order: is it a
 // method of this path, is the key right, is the request.
 func (s *Server) serveOwn(w http.ResponseWriter, r *http.Request, methods handlers) {
-	if r.Header.Get("Origin") != "" && s.opts.Upstream != nil {
-		if r.Method == http.MethodOptions && r.Header.Get("Access-Control-Request-Method") != "" {
-			s.pass(w, r) // what a browser asks first is answered for every path alike
-			return
-		}
-		s.addOrigin(w, r)
+	if r.Header.Get("Origin") != "" && s.opts.Upstream != nil && r.Method == http.MethodOptions && r.Header.Get("Access-Control-Request-Method") != "" {
+		s.preflight(w, r, methods)
+		return
 	}
+	s.addOrigin(w, r)
 	handle := methods[r.Method]
 	switch {
 	case handle == nil:

@@ -195,6 +195,57 @@ func TestAnArchivedConversationWithoutItsRuntimeIsToldAsArchived(t *testing.T) {
 	require.Equal(t, http.StatusGone, status)
 }
 
+// takeRuntime asks for the runtime of a conversation and returns why the
+// directory in which it works was left.
+func (w *whole) takeRuntime(b *boxd, id, dir string) (left string) {
+	w.t.Helper()
+	status, text, _ := ask(w.t, http.MethodPost, b.url+"/api/storage/reclaim", `{"tiers":["runtime"],"conversation_ids":["`+id+`"]}`)
+	require.Equal(w.t, http.StatusOK, status, text)
+	var report box.ReclaimReport
+	require.NoError(w.t, json.Unmarshal([]byte(text), &report))
+	for _, one := range report.Items {
+		if one.Path == dir && one.Tier == box.TierRuntime {
+			return one.Skipped
+		}
+	}
+	require.Fail(w.t, "it is not in the report", text)
+	return ""
+}
+
+// The directory of a conversation may be the repository that worktrees of others
+// belong to, which hold nothing of their own then.
+func TestTheRepositoryOfAnothersWorktreeStays(t *testing.T) {
+	t.Parallel()
+	w := newWhole(t)
+	const dir = "workspace/app"
+	w.project(dir)
+	w.conversation(archivedID, filepath.Join(w.root, dir))
+	tree := filepath.Join(w.root, "worktrees", agentservertest.Dashed(liveID), "app")
+	w.git(filepath.Join(w.root, dir), "worktree", "add", "-q", "-b", "openhands/"+liveID, tree)
+	w.conversation(liveID, tree)
+	b := startBoxd(t, w.root)
+	require.Contains(t, w.takeRuntime(b, archivedID, dir), "worktree")
+	w.git(tree, "status")
+	w.git(filepath.Join(w.root, dir), "worktree", "remove", tree)
+	require.Empty(t, w.takeRuntime(b, archivedID, dir))
+	require.NoDirExists(t, filepath.Join(w.root, dir))
+}
+
+// A conversation-archived conversation has no work any more, but somebody else
+// may have some where it worked.
+func TestWorkWhereAnArchivedConversationWorkedStays(t *testing.T) {
+	t.Parallel()
+	w := newWhole(t)
+	const dir = "workspace/app"
+	w.project(dir)
+	w.conversation(archivedID, filepath.Join(w.root, dir))
+	w.write("persistence/runtime-control/"+archivedID+".archived.json", "{}")
+	w.write(dir+"/notes.md", "by hand")
+	b := startBoxd(t, w.root)
+	require.Contains(t, w.takeRuntime(b, archivedID, dir), "holds unsaved work")
+	require.FileExists(t, filepath.Join(w.root, dir, "notes.md"))
+}
+
 func TestWhatIsRescuedStaysInTheBox(t *testing.T) {
 	t.Parallel()
 	w := newWhole(t)

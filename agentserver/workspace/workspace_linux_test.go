@@ -448,3 +448,27 @@ func TestALookFollowsNoLink(t *testing.T) {
 	require.False(t, out.Clean)
 	require.Len(t, out.Unknown, 1)
 }
+
+// An agent-server makes every new workspace a repository, in which there is
+// nothing yet.
+func TestARepositoryWithoutACommitIsLookedAtLikeAnyOther(t *testing.T) {
+	t.Parallel()
+	root, _ := newBox(t)
+	made := filepath.Join(root, "workspace/new")
+	require.NoError(t, os.Mkdir(made, 0o755))
+	do(t, made, "init", "-q", "-b", "main")
+	out := unsaved(t, root)
+	require.True(t, out.Clean, "%+v", out)
+	require.Len(t, out.Repositories, 2)
+	_, manifest := export(t, root)
+	require.Empty(t, manifest.Incomplete)
+	write(t, filepath.Join(made, "notes.md"), "mine")
+	out = unsaved(t, root)
+	require.False(t, out.Clean)
+	require.Empty(t, out.Repositories[0].Unknown)
+	require.Equal(t, []string{"notes.md"}, out.Repositories[0].Untracked.Paths)
+	do(t, made, "add", "notes.md")
+	require.Equal(t, []string{"notes.md"}, unsaved(t, root).Repositories[0].Uncommitted.Paths)
+	_, manifest = export(t, root)
+	require.Empty(t, manifest.Incomplete)
+}

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
+	"net"
 	"os"
 	"path"
 	"path/filepath"
@@ -41,6 +42,10 @@ type Options struct {
 	// BashEvents is the age from which records of bash commands go; zero keeps
 	// them all.
 	BashEvents time.Duration
+	// Temp are directories for temporary files outside of the box where its
+	// agent-server makes directories for sockets; those of dead servers of our own
+	// user go there too.
+	Temp []string
 	// Users finds a process that uses one of the paths; nil means
 	// [idlelock.Users].
 	Users func(ctx context.Context, paths []string) (who string, err error)
@@ -193,7 +198,7 @@ func (k *Keeper) packed(ctx context.Context, root *os.Root, take bool) ([]box.Re
 		case time.Since(info.ModTime()) < quiet:
 			one.Skipped = "may be in the making: it was changed less than an hour ago"
 		default:
-			one.Bytes, one.Skipped = allocated(info), k.used(ctx, one.Path)
+			one.Bytes, one.Skipped = allocated(info), k.used(ctx, filepath.Join(k.root, one.Path))
 		}
 		if take && one.Skipped == "" {
 			one.Skipped = removal(root.Remove(one.Path))
@@ -203,9 +208,9 @@ func (k *Keeper) packed(ctx context.Context, root *os.Root, take bool) ([]box.Re
 	return out, nil
 }
 
-// used says why a path is in use.
+// used says why an absolute path is in use.
 func (k *Keeper) used(ctx context.Context, place string) string {
-	who, err := k.opts.Users(ctx, []string{filepath.Join(k.root, place)})
+	who, err := k.opts.Users(ctx, []string{place})
 	switch {
 	case err != nil:
 		return "cannot tell whether a process uses it: " + err.Error()
@@ -217,11 +222,43 @@ func (k *Keeper) used(ctx context.Context, place string) string {
 
 var tmuxName = regexp.MustCompile(`^openhands-agent-server-([1-9]\d{0,9})$`)
 
-// tmux finds the socket directories of agent-servers that are dead.
+// creationLock is what agent-servers leave beside their sockets.
+const creationLock = ".openhands-socket-creation.lock"
+
+// tmux finds the socket directories of agent-servers that are dead, in the box and
+// where one makes them whose paths in the box are too long for a socket.
 func (k *Keeper) tmux(ctx context.Context, root *os.Root, take bool) ([]box.ReclaimItem, error) {
-	entries, err := storage.List(root, tmpDir)
+	out, err := k.socketDirs(ctx, socketPlace{root, tmpDir, filepath.Join(k.root, tmpDir), tmpDir}, take)
 	if err != nil {
-		return nil, unreadable(tmpDir, err)
+		return nil, err
+	}
+	for _, temp := range k.opts.Temp {
+		outside, err := os.OpenRoot(temp)
+		if err != nil {
+			continue // it is not there, or not for us to read
+		}
+		found, err := k.socketDirs(ctx, socketPlace{outside, ".", temp, temp}, take)
+		outside.Close()
+		if err != nil {
+			return out, err
+		}
+		out = append(out, found...)
+	}
+	return out, nil
+}
+
+// socketPlace is a directory in which servers make theirs.
+type socketPlace struct {
+	root *os.Root
+	dir  string // below root
+	abs  string
+	name string // for people
+}
+
+func (k *Keeper) socketDirs(ctx context.Context, at socketPlace, take bool) ([]box.ReclaimItem, error) {
+	entries, err := storage.List(at.root, at.dir)
+	if err != nil {
+		return nil, unreadable(at.name, err)
 	}
 	var out []box.ReclaimItem
 	for _, entry := range entries {
@@ -229,60 +266,91 @@ func (k *Keeper) tmux(ctx context.Context, root *os.Root, take bool) ([]box.Recl
 		if parts == nil || !entry.IsDir() {
 			continue
 		}
-		one := item(ruleTmux, path.Join(tmpDir, entry.Name()))
+		one := item(ruleTmux, path.Join(at.name, entry.Name()))
 		one.Evidence = "is named after process " + parts[1]
 		pid, err := strconv.Atoi(parts[1])
 		info, errInfo := entry.Info()
+		lives := !errors.Is(syscall.Kill(pid, 0), syscall.ESRCH)
 		switch {
-		case errors.Is(errInfo, fs.ErrNotExist):
-			continue
+		case errors.Is(errInfo, fs.ErrNotExist), at.dir == "." && (lives || !own(info)):
+			continue // outside of the box it may be anybody's
 		case err != nil || errInfo != nil:
 			one.Skipped = "cannot be read"
-		case !errors.Is(syscall.Kill(pid, 0), syscall.ESRCH):
+		case lives:
 			one.Skipped = "process " + parts[1] + " lives"
 		case time.Since(info.ModTime()) < quiet:
 			one.Skipped = "was changed less than an hour ago"
 		default:
-			if one.Skipped = k.listening(one.Path); one.Skipped == "" {
-				one.Skipped = k.used(ctx, one.Path)
+			abs := filepath.Join(at.abs, entry.Name())
+			if one.Skipped = listening(abs); one.Skipped == "" {
+				one.Skipped = k.used(ctx, abs)
 			}
 		}
 		if one.Skipped == "" {
-			one.Bytes, one.Skipped = sockets(root, one.Path, take, 0)
+			one.Bytes, one.Skipped = sockets(at.root, path.Join(at.dir, entry.Name()), take, 0)
 		}
 		out = append(out, one)
 	}
 	return out, nil
 }
 
+// own reports whether a file is our user's.
+func own(info fs.FileInfo) bool {
+	if info == nil {
+		return false
+	}
+	st, ok := info.Sys().(*syscall.Stat_t)
+	return ok && int(st.Uid) == os.Geteuid()
+}
+
 // listening says that a process listens on a socket in the directory: a tmux
 // server outlives the agent-server that started it.
-func (k *Keeper) listening(place string) string {
+func listening(dir string) string {
 	table, err := os.ReadFile("/proc/net/unix")
 	if err != nil {
 		return "cannot tell whether a process listens there: " + err.Error()
 	}
-	if strings.Contains(string(table), filepath.Join(k.root, place)+"/") {
+	if strings.Contains(string(table), dir+"/") {
 		return "a process listens on a socket in it"
 	}
 	return ""
 }
 
+// answers says why a socket may have a process behind it: one of another namespace
+// is in no list of ours.
+func answers(socket string) string {
+	connection, err := net.DialTimeout("unix", socket, time.Second) //nolint:noctx // local, and bounded
+	switch {
+	case err == nil:
+		connection.Close()
+		return "a process listens on a socket in it"
+	case errors.Is(err, syscall.ECONNREFUSED), errors.Is(err, fs.ErrNotExist):
+		return ""
+	}
+	return "cannot tell whether a process listens there: " + err.Error()
+}
+
 // sockets measures, and with take removes, a directory that holds nothing but
-// sockets and directories of them; anything else in it keeps the whole.
+// sockets that nobody listens on, the lock that is left beside them, and
+// directories of them; anything else in it keeps the whole.
 func sockets(root *os.Root, place string, take bool, depth int) (freed int64, why string) {
 	entries, err := storage.List(root, place)
 	if err != nil {
 		return 0, "cannot be read: " + err.Error()
 	}
 	for _, entry := range entries {
-		switch {
+		switch below := path.Join(place, entry.Name()); {
 		case entry.IsDir() && depth < 2:
-			if _, why := sockets(root, path.Join(place, entry.Name()), false, depth+1); why != "" {
+			if _, why := sockets(root, below, false, depth+1); why != "" {
 				return 0, why
 			}
+		case entry.Name() == creationLock && isEmptyFile(entry):
 		case entry.Type()&fs.ModeSocket == 0:
 			return 0, "holds " + strconv.Quote(entry.Name()) + ", which is no socket"
+		default:
+			if why := answers(filepath.Join(root.Name(), below)); why != "" {
+				return 0, why
+			}
 		}
 	}
 	for _, entry := range entries {
@@ -310,6 +378,11 @@ func sockets(root *os.Root, place string, take bool, depth int) (freed int64, wh
 		return freed, removal(root.Remove(place))
 	}
 	return freed, ""
+}
+
+func isEmptyFile(entry fs.DirEntry) bool {
+	info, err := entry.Info()
+	return err == nil && info.Mode().IsRegular() && info.Size() == 0
 }
 
 func removal(err error) string {

@@ -238,6 +238,37 @@ func TestSocketDirectoriesOfDeadServersGo(t *testing.T) {
 	require.Contains(t, items[own].Skipped, "lives")
 }
 
+// A server whose paths in the box are too long for a socket makes its directory
+// in the system's own, and leaves its lock in it.
+func TestSocketDirectoriesOutsideOfTheBoxGoToo(t *testing.T) {
+	t.Parallel()
+	if runtime.GOOS != "linux" {
+		t.Skip("needs Linux: only /proc shows who listens on a socket")
+	}
+	temp := newBox(t)
+	ended := exec.CommandContext(t.Context(), "true")
+	require.NoError(t, ended.Run())
+	server := func(pid int) (place string) {
+		place = filepath.Join(temp, fmt.Sprintf("openhands-agent-server-%d", pid))
+		require.NoError(t, os.MkdirAll(filepath.Join(place, "tmux-0"), 0o700))
+		require.NoError(t, os.WriteFile(filepath.Join(place, "tmux-0/.openhands-socket-creation.lock"), nil, 0o644))
+		at := time.Now().Add(-2 * time.Hour)
+		require.NoError(t, os.Chtimes(place, at, at))
+		return place
+	}
+	dead, live := server(ended.Process.Pid), server(os.Getpid())
+	k := housekeeping.New(newBox(t), housekeeping.Options{Temp: []string{temp, filepath.Join(temp, "none")}, Users: nobody})
+	lock := filepath.Join(dead, "tmux-0/.openhands-socket-creation.lock")
+	require.NoError(t, os.WriteFile(lock, []byte("x"), 0o600))
+	require.Contains(t, both(t, k)[dead].Skipped, "no socket", "what says something is somebody's")
+	require.NoError(t, os.Truncate(lock, 0))
+	items := both(t, k)
+	require.Empty(t, items[dead].Skipped)
+	require.NoDirExists(t, dead)
+	require.DirExists(t, live)
+	require.NotContains(t, items, live, "nor is it any box's to tell of")
+}
+
 func TestWorktreesWithoutAConversationAreListedAndStay(t *testing.T) {
 	t.Parallel()
 	root := newBox(t)

@@ -26,6 +26,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/openhands/boxkeeper/agentserver/bounded"
 	"github.com/openhands/boxkeeper/agentserver/idlelock"
 	"github.com/openhands/boxkeeper/agentserver/reclaim"
 	"github.com/openhands/boxkeeper/agentserver/storage"
@@ -43,7 +44,11 @@ type Layout struct {
 	root  string
 	write storage.Writer
 	lock  *idlelock.Locker
+	looks bounded.Looks // at directories that callers chose
 }
+
+// resolveBound is how long a directory that a caller chose may take to be found.
+const resolveBound = 5 * time.Second
 
 var _ reclaim.Layout = (*Layout)(nil)
 
@@ -245,7 +250,7 @@ func (l *Layout) member(root *os.Root, real, id string) (out member, ours bool) 
 	if below(real, filepath.Clean(dir), storage.WorktreesDir) || below(l.root, filepath.Clean(dir), storage.WorktreesDir) {
 		return member{}, false
 	}
-	found, err := filepath.EvalSymlinks(dir)
+	found, err := bounded.In(&l.looks, nil, dir, resolveBound, func() (string, error) { return filepath.EvalSymlinks(dir) }, nil)
 	switch {
 	case errors.Is(err, fs.ErrNotExist):
 		return out, true // nothing there to take
