@@ -336,6 +336,8 @@ func TestAStoreThatLosesOrAltersAPartOfTheWorkspace(t *testing.T) {
 		"longer":   func(data []byte) []byte { return append(slices.Clone(data), 'x') },
 		"emptied":  func([]byte) []byte { return []byte{} },
 		"replaced": func([]byte) []byte { return []byte("something else") },
+		// Right in its own sum, and of the right length.
+		"forged": func(data []byte) []byte { return compressed(flip(untar(t, data))) },
 	} {
 		for what, p := range parts {
 			t.Run(what+" "+name, func(t *testing.T) {

@@ -147,6 +147,15 @@ func untar(t testing.TB, packed []byte) []byte {
 	return plain
 }
 
+// compressed compresses what was unpacked.
+func compressed(plain []byte) []byte {
+	zip, err := zstd.NewWriter(nil, zstd.WithEncoderConcurrency(1))
+	if err != nil {
+		panic(err)
+	}
+	return zip.EncodeAll(plain, nil)
+}
+
 // smallWork has a bit of everything that names can be.
 func smallWork() work {
 	return work{
