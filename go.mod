@@ -9,6 +9,7 @@ require (
 	github.com/klauspost/compress v1.18.7
 	github.com/labstack/echo/v4 v4.15.4
 	github.com/prometheus/client_golang v1.21.0
+	github.com/restic/chunker v0.4.0
 	github.com/spf13/cobra v1.10.2
 	github.com/spf13/pflag v1.0.10
 	github.com/stretchr/testify v1.11.1

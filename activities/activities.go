@@ -189,7 +189,7 @@ func (b *Boxes) run(ctx context.Context, kind box.StepKind, act func(context.Con
 		err = cause // the standstill, not what it broke
 	}
 	if b.Steps != nil {
-		b.Steps.Record(kind, b.Provider.Name(), box.ClassOf(err), time.Since(began), out.Reclaim.FreedBytes+out.Receipt.Bytes)
+		b.Steps.Record(kind, b.Provider.Name(), box.ClassOf(err), time.Since(began), out.Reclaim.FreedBytes+out.Receipt.Bytes+out.Receipt.Archive.Bytes)
 	}
 	if err != nil {
 		return box.Outcome{}, translate(ctx, fmt.Errorf("%s: %w", kind, err), b.Notify.Listeners())

@@ -198,8 +198,20 @@ func (s source) Download(ctx context.Context, id string) (io.ReadCloser, int64, 
 	return s.client.DownloadTrajectory(ctx, id)
 }
 
-// Export takes the history into the store and returns the receipt, which exists
-// only after every object was read back.
+// Workspace gives the archive of the box's work, where its boxd can.
+func (s source) Workspace(ctx context.Context) (io.ReadCloser, error) {
+	info, err := s.client.Info(ctx)
+	if err != nil {
+		return nil, err
+	}
+	if !info.Has(agentserver.CapabilityExport) {
+		return nil, box.Errorf(box.ClassUnsupported, "its agent-server cannot give them out (%s)", agentserver.CapabilityExport)
+	}
+	return s.client.DownloadWorkspace(ctx)
+}
+
+// Export takes the history and the workspace into the store and returns the
+// receipt, which exists only after every object was read back.
 func (b *Boxes) Export(ctx context.Context, in ExportInput) (box.Outcome, error) {
 	return b.run(ctx, box.StepExport, func(ctx context.Context) (out box.Outcome, err error) {
 		leave, err := b.Transfers.take(ctx)
@@ -215,7 +227,7 @@ func (b *Boxes) Export(ctx context.Context, in ExportInput) (box.Outcome, error)
 		err = drained(ctx, client, in.Drained, func(ctx context.Context) error {
 			request := exports.Request{Workspace: in.Workspace, Epoch: in.Ref.Epoch, Attempt: in.Step, Previous: in.Previous}
 			out.Receipt, err = b.Store.Export(ctx, request, source{client}, func(p exports.Progress) {
-				activity.RecordHeartbeat(ctx, p.Done, p.Total)
+				activity.RecordHeartbeat(ctx, p.Done, p.Total, string(p.Stage), p.Bytes)
 				if b.Progress != nil {
 					b.Progress(in.Workspace, p)
 				}

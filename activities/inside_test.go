@@ -209,6 +209,9 @@ func TestAReceiptCoversWhatALookSees(t *testing.T) {
 				if !out.Receipt.Covers(1, use.Digest) || out.Receipt.Conversations != use.Conversations {
 					t.Errorf("round %d: receipt %+v, use %+v", round, out.Receipt, use)
 				}
+				if held := kind != "the fake without boxd" && runtime.GOOS == "linux"; out.Receipt.Archive.Held() != held || (out.Receipt.Archive.None == "") != held {
+					t.Errorf("round %d: of the workspace: %+v", round, out.Receipt.Archive)
+				}
 				if out.Receipt.Reused != previous.Conversations {
 					t.Errorf("round %d: %d conversations were fetched again", round, previous.Conversations-out.Receipt.Reused)
 				}
@@ -234,6 +237,7 @@ func TestAnExportThatDoesNotMatchIsNone(t *testing.T) {
 		"a conversation that is gone": func(f *agentservertest.Faults, id string) { f.Missing = map[string]bool{id: true} },
 		"a catalogue without an end":  func(f *agentservertest.Faults, _ string) { f.Loop = true },
 		"a login page":                func(f *agentservertest.Faults, _ string) { f.Page = true },
+		"a workspace that is cut off": func(f *agentservertest.Faults, _ string) { f.CutExport = true },
 	} {
 		t.Run(what, func(t *testing.T) {
 			t.Parallel()

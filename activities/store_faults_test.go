@@ -110,12 +110,16 @@ func (r *flakyReader) Close() error                         { return nil }
 func (r *flakyReader) Attributes() *driver.ReaderAttributes { return &r.attrs }
 func (r *flakyReader) As(any) bool                          { return false }
 
-func (b *flaky) NewRangeReader(_ context.Context, key string, _, _ int64, _ *driver.ReaderOptions) (driver.Reader, error) {
+func (b *flaky) NewRangeReader(_ context.Context, key string, offset, length int64, _ *driver.ReaderOptions) (driver.Reader, error) {
 	data, err := b.get(key)
 	if err != nil {
 		return nil, err
 	}
-	return &flakyReader{Reader: bytes.NewReader(data), attrs: driver.ReaderAttributes{Size: int64(len(data))}}, nil
+	part := data[min(offset, int64(len(data))):]
+	if length >= 0 {
+		part = part[:min(length, int64(len(part)))]
+	}
+	return &flakyReader{Reader: bytes.NewReader(part), attrs: driver.ReaderAttributes{Size: int64(len(data))}}, nil
 }
 
 type flakyWriter struct {

@@ -36,13 +36,14 @@ func (c *Client) Unsaved(ctx context.Context) (box.Unsaved, error) {
 	return answer, nil
 }
 
-// ExportWorkspace streams the archive of the box's workspace to w, and returns
-// its manifest, checked against everything in it. With an error, what w got is
-// not to be used: ClassUnknown when it is damaged or cut off, else as the call
-// failed; it may be repeated. Memory does not depend on the size. ClassUnsupported
-// when no boxd is in front or the box's system cannot do it. It does not move the
-// idle clock.
-func (c *Client) ExportWorkspace(ctx context.Context, w io.Writer) (box.Manifest, error) {
+// DownloadWorkspace opens the archive of the box's workspace. The caller closes
+// it, from any goroutine, and must check it with package workspacetar: a 200
+// alone proves nothing. Reading fails with ClassUnavailable when the body is cut
+// off or silent for 15 minutes; the call may be repeated. ClassUnsupported when
+// the box's system cannot do it. NotFound when no boxd is in front, or by a fault
+// on the way: [CapabilityExport] tells the one from the other. It does not move
+// the idle clock.
+func (c *Client) DownloadWorkspace(ctx context.Context) (io.ReadCloser, error) {
 	what := call{method: http.MethodGet, path: "/api/workspace/export", bound: slowCall}
 	inner, cancel := context.WithCancelCause(ctx)
 	alarm := time.AfterFunc(slowCall, func() { cancel(errBound) })
@@ -50,16 +51,16 @@ func (c *Client) ExportWorkspace(ctx context.Context, w io.Writer) (box.Manifest
 	if err != nil {
 		alarm.Stop()
 		defer cancel(nil)
-		return box.Manifest{}, c.boxdOnly(c.outer(ctx, inner, what, err))
+		return nil, c.outer(ctx, inner, what, err)
 	}
-	defer response.Body.Close()
 	alarm.Reset(quietExport)
-	body := &download{client: c, what: what, ctx: ctx, body: response.Body, quiet: quietExport, alarm: alarm, cancel: cancel}
-	defer func() { _ = body.Close() }() // all that matters was read
 	if kind, _, err := mime.ParseMediaType(response.Header.Get("Content-Type")); err != nil || kind != archiveType {
-		return box.Manifest{}, box.Errorf(box.ClassUnknown, "%s %s answered %q instead of an archive", what.method, what.path, clip(response.Header.Get("Content-Type"), 60))
+		alarm.Stop()
+		response.Body.Close()
+		cancel(nil)
+		return nil, box.Errorf(box.ClassUnknown, "%s %s answered %q instead of an archive", what.method, what.path, clip(response.Header.Get("Content-Type"), 60))
 	}
-	return VerifyWorkspace(io.TeeReader(body, w))
+	return &download{client: c, what: what, ctx: ctx, body: response.Body, quiet: quietExport, alarm: alarm, cancel: cancel}, nil
 }
 
 const archiveType = "application/zstd"

@@ -1,9 +1,7 @@
 package agentserver_test
 
 import (
-	"bytes"
-	"errors"
-	"io"
+	"context"
 	"os"
 	"path/filepath"
 	"testing"
@@ -64,37 +62,35 @@ func TestUnsavedWorkIsToldAndNeverTakenOnTrust(t *testing.T) {
 func TestAWorkspaceIsExportedAndVerified(t *testing.T) {
 	t.Parallel()
 	fake, c := withWork(t)
-	var out bytes.Buffer
-	manifest, err := c.ExportWorkspace(t.Context(), &out)
+	manifest, err := verified(t.Context(), c)
 	require.NoError(t, err)
 	require.EqualValues(t, 1, manifest.Files)
-	again, err := agentserver.VerifyWorkspace(bytes.NewReader(out.Bytes()))
-	require.NoError(t, err)
-	require.Equal(t, manifest, again, "what was passed on is what was verified")
 
-	_, err = c.ExportWorkspace(t.Context(), full{})
-	require.ErrorIs(t, err, errFull)
 	fake.Break(agentservertest.Faults{CutExport: true})
-	_, err = c.ExportWorkspace(t.Context(), io.Discard)
+	_, err = verified(t.Context(), c)
 	require.Equal(t, box.ClassUnknown, box.ClassOf(err))
 	fake.Break(agentservertest.Faults{Page: true})
-	_, err = c.ExportWorkspace(t.Context(), io.Discard)
+	_, err = verified(t.Context(), c)
 	require.Equal(t, box.ClassUnknown, box.ClassOf(err))
 }
 
-var errFull = errors.New("no room")
-
-type full struct{}
-
-func (full) Write([]byte) (int, error) { return 0, errFull }
+// verified downloads the archive and reads all of it.
+func verified(ctx context.Context, c *agentserver.Client) (box.Manifest, error) {
+	body, err := c.DownloadWorkspace(ctx)
+	if err != nil {
+		return box.Manifest{}, err
+	}
+	defer body.Close()
+	return agentserver.VerifyWorkspace(body)
+}
 
 func TestWithoutBoxdThereIsNoWorkspace(t *testing.T) {
 	t.Parallel()
 	_, c := start(t, agentservertest.Options{Plain: true})
 	_, err := c.Unsaved(t.Context())
 	require.Equal(t, box.ClassUnsupported, box.ClassOf(err))
-	_, err = c.ExportWorkspace(t.Context(), io.Discard)
-	require.Equal(t, box.ClassUnsupported, box.ClassOf(err))
+	_, err = verified(t.Context(), c)
+	require.Equal(t, box.ClassNotFound, box.ClassOf(err))
 }
 
 func TestLookingAtTheWorkspaceIsNotUse(t *testing.T) {
@@ -104,7 +100,7 @@ func TestLookingAtTheWorkspaceIsNotUse(t *testing.T) {
 	require.NoError(t, err)
 	_, err = c.Unsaved(t.Context())
 	require.NoError(t, err)
-	_, err = c.ExportWorkspace(t.Context(), io.Discard)
+	_, err = verified(t.Context(), c)
 	require.NoError(t, err)
 	after, err := c.Use(t.Context())
 	require.NoError(t, err)

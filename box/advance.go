@@ -122,7 +122,11 @@ func (f *Facts) expireHolders(now time.Time) {
 
 func (f *Facts) expire(now time.Time) {
 	why := Reason{ReasonPausedTTL, "suspended since " + stamp(f.SuspendedSince) + ", the paused TTL of " + f.Policy.PausedTTL.String() + " is over"}
-	if f.Policy.OnExpiry != OnExpiryDelete {
+	lacks := f.unheld() != ""
+	if f.Policy.OnExpiry == OnExpiryDelete && lacks {
+		why.Text += "; the policy deletes, but the export lacks " + f.lackText() + ", so a person must decide"
+	}
+	if f.Policy.OnExpiry != OnExpiryDelete || lacks {
 		f.Reminders, f.RemindedAt = 0, time.Time{}
 		f.move(now, StateAwaitingConfirm, why)
 		return

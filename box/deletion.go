@@ -48,8 +48,8 @@ func (f *Facts) RequestDelete(r RequestDeleteAsk, now time.Time) Loss {
 			undo = f.Policy.Undo
 		}
 		f.Deletion = &Deletion{
-			Token: ConfirmationToken(f.Spec.Workspace, f.Epoch, f.shown(), fmt.Sprintf("%d %s", f.DeletionCount, undo)),
-			Shown: f.shown(), Epoch: f.Epoch, By: r.By, RequestedAt: now,
+			Token: ConfirmationToken(f.Spec.Workspace, f.Epoch, f.shownAll(), fmt.Sprintf("%d %s", f.DeletionCount, undo)),
+			Shown: f.shown(), Unheld: f.unheld(), Epoch: f.Epoch, By: r.By, RequestedAt: now,
 			Expires: now.Add(f.Policy.TokenTTL.Std()), Undo: undo,
 		}
 		f.record(EventDeletionRequested, Reason{ReasonRequested, "asked for by " + orElse(r.By, unnamed) + "; nothing is deleted before it is confirmed"}, now)
@@ -57,7 +57,7 @@ func (f *Facts) RequestDelete(r RequestDeleteAsk, now time.Time) Loss {
 	d := f.Deletion
 	loss := Loss{
 		Workspace: f.Spec.Workspace, Epoch: f.Epoch, LastUse: age(now, f.LastUse), ScanAge: Never,
-		Covered: f.covered(), Export: f.Receipt, Undo: d.Undo, Token: d.Token, Expires: d.Expires,
+		Covered: f.covered(), Export: f.Receipt, Undo: d.Undo, NotExported: []string{}, Token: d.Token, Expires: d.Expires,
 	}
 	if f.Scan != nil {
 		loss.Conversations, loss.Events, loss.ScanAge = f.Scan.Conversations, f.Scan.Events, age(now, f.Scan.At)
@@ -66,10 +66,14 @@ func (f *Facts) RequestDelete(r RequestDeleteAsk, now time.Time) Loss {
 	case loss.Covered:
 	case f.NeverReady():
 		loss.NotExported = append(loss.NotExported, "nothing that anyone did: its agent-server never answered")
+	case f.Receipt.Archive.Held():
+		loss.NotExported = append(loss.NotExported, "history and files since the newest export; they are exported before anything is destroyed, or the deletion waits")
 	default:
 		loss.NotExported = append(loss.NotExported, "history since the newest export; it is exported before anything is destroyed, or the deletion waits")
 	}
-	loss.NotExported = append(loss.NotExported, "files in the workspace: this version exports the conversations only, so push or copy what you need")
+	if text := f.unheldText(); text != "" {
+		loss.NotExported = append(loss.NotExported, text)
+	}
 	return loss
 }
 
@@ -97,6 +101,9 @@ func (f *Facts) ConfirmDelete(s ConfirmDelete, now time.Time) {
 		return
 	case d.Shown != f.shown() && !s.WithoutHistory:
 		refuse(ReasonHistoryChanged, "the box was used after what was shown; request the deletion again")
+		return
+	case f.newlyUnheld() && !s.WithoutHistory:
+		refuse(ReasonHistoryChanged, "the newest export lacks something of the workspace that was not shown; request the deletion again")
 		return
 	case f.Frozen:
 		refuse(ReasonFrozen, "the box is frozen; switch freeze off first")

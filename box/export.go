@@ -42,6 +42,26 @@ type Receipt struct {
 	Digest string `json:"digest"`
 	// Reused counts conversations that an earlier export held already.
 	Reused int `json:"reused,omitzero"`
+	// Archive is what the export holds of the workspace. Exports of earlier
+	// versions held none, and it is not set.
+	Archive ArchiveReceipt `json:"workspace_archive,omitzero"`
+}
+
+// ArchiveReceipt is what an export holds of a workspace's files.
+type ArchiveReceipt struct {
+	// None says why the export holds none of them; all else is then not set.
+	None string `json:"none,omitzero"`
+	// Bytes and SHA256 are those of the tar.
+	Bytes        int64  `json:"bytes,omitzero"`
+	SHA256       string `json:"sha256,omitzero"`
+	Files        int64  `json:"files,omitzero"`
+	Repositories int    `json:"repositories,omitzero"`
+	// Missing counts what could not be read in the box and cannot be made again;
+	// the archive's manifest names it.
+	Missing int64 `json:"missing,omitzero"`
+	// Changed counts files that changed while they were read: what the export has
+	// of them may be of two moments.
+	Changed int64 `json:"changed,omitzero"`
 }
 
 // IsZero reports whether there is no export.

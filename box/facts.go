@@ -229,7 +229,8 @@ type Sequence struct {
 // Deletion is a request to delete and how far it has come.
 type Deletion struct {
 	Token       string    `json:"token"`
-	Shown       string    `json:"shown"` // history digest the person saw
+	Shown       string    `json:"shown"`           // history digest the person saw
+	Unheld      string    `json:"unheld,omitzero"` // what they saw that no export holds of the workspace: "none", or "missing" and a count
 	Epoch       int       `json:"epoch"`
 	By          string    `json:"by,omitzero"`
 	RequestedAt time.Time `json:"requested_at"`

@@ -53,10 +53,11 @@ type world struct {
 	events      int
 	lastUse     time.Time
 	running     int
-	shut        time.Time // until when the door is closed to new work
-	deaf        bool      // the agent-server never answers
-	plain       bool      // it does not tell what its history is
-	badStore    bool      // exports do not verify
+	shut        time.Time          // until when the door is closed to new work
+	deaf        bool               // the agent-server never answers
+	plain       bool               // it does not tell what its history is
+	badStore    bool               // exports do not verify
+	archive     box.ArchiveReceipt // what an export holds of the files
 	listeners   []box.Listener
 	fail        map[box.StepKind]box.Class
 	between     func(box.Step)
@@ -223,7 +224,7 @@ func (w *world) answer(step box.Step) box.Outcome {
 		return box.Outcome{Reclaim: box.ReclaimReport{PlanID: "p", FreedBytes: 1 << 20}}
 	case box.StepExport:
 		w.stored[w.digest()] = true
-		return box.Outcome{Receipt: box.Receipt{Workspace: "demo", Epoch: w.facts.Epoch, Key: "k", SHA256: "s", Conversations: 1, Events: w.events, Digest: w.digest()}}
+		return box.Outcome{Receipt: box.Receipt{Workspace: "demo", Epoch: w.facts.Epoch, Key: "k", SHA256: "s", Conversations: 1, Events: w.events, Digest: w.digest(), Archive: w.archive}}
 	}
 	return box.Outcome{}
 }
@@ -363,6 +364,9 @@ func (w *world) check(step box.Step) {
 		covered := f.Scan != nil && f.Receipt.Covers(f.Epoch, f.Scan.Digest) && d.Verified
 		if d == nil || !d.Confirmed || (!covered && !d.WithoutHistory && !f.NeverReady()) {
 			w.t.Fatalf("a deletion without consent or without a verified export: %+v", d)
+		}
+		if lacks := lacking(f.Receipt.Archive); lacks != "" && covered && f.Receipt.Epoch == f.Epoch && !d.WithoutHistory && (d.ByPolicy || d.Unheld != lacks) {
+			w.t.Fatalf("what no export holds of the workspace was not shown: %s, %+v%s", lacks, d, w.told())
 		}
 	}
 	if w.exists && w.phase == box.PhaseSuspended {

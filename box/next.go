@@ -324,7 +324,7 @@ func (f *Facts) deletionDue() bool {
 func (f *Facts) undoAt() time.Time { return f.Deletion.ConfirmedAt.Add(f.Deletion.Undo.Std()) }
 
 func (f *Facts) expiryText() string {
-	if f.Policy.OnExpiry == OnExpiryDelete {
+	if f.Policy.OnExpiry == OnExpiryDelete && f.unheld() == "" {
 		return "it is deleted after a verified export, as chosen at creation"
 	}
 	return "a person is asked; nothing is deleted by itself"

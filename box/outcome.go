@@ -224,6 +224,10 @@ func (f *Facts) applyQuiet(out Outcome, now time.Time) {
 	if out.Use == nil || out.Use.Digest == "" {
 		f.doubtScan() // this server does not tell what its history is
 	}
+	if f.Receipt.Archive.Held() {
+		// Files change without a word being said, and only another export shows it.
+		f.doubtScan()
+	}
 	s.Exported = f.covered() // nothing was said since the newest export
 	if s.Exported && s.Purpose == PurposeDelete && f.deletionDue() && f.Deletion.Undo == 0 && f.Hold == nil {
 		f.Sequence = nil
@@ -290,6 +294,14 @@ func (f *Facts) applyExported(step Step, receipt Receipt, now time.Time) {
 	}
 	if f.deletionDue() && !f.Deletion.ByPolicy && f.Deletion.Shown != receipt.Digest && !f.Deletion.WithoutHistory {
 		f.voidDeletion(Reason{ReasonHistoryChanged, "the history is not what was shown any more; request the deletion again"}, now)
+		return
+	}
+	if f.deletionDue() && f.newlyUnheld() && !f.Deletion.WithoutHistory {
+		why := Reason{ReasonHistoryChanged, "the export lacks something of the workspace that was not shown; request the deletion again"}
+		if f.Deletion.ByPolicy {
+			why = Reason{ReasonAwaitingAnswer, "the policy deletes, but the export lacks " + f.lackText() + ", so a person must decide"}
+		}
+		f.voidDeletion(why, now)
 		return
 	}
 	if f.Sequence.Purpose == PurposeDelete && f.deletionDue() && f.Deletion.Undo == 0 && f.Hold == nil {

@@ -39,6 +39,7 @@ func TestAnyLife(t *testing.T) {
 			c.PausedLife = box.Span(20 * day)
 		}
 		x := &chaos{T: rt, w: newWorldAt(rt, s, c), tokens: []string{"bogus"}}
+		x.w.archive = rapid.SampledFrom([]box.ArchiveReceipt{{}, held, missing(2), unable}).Draw(rt, "files")
 		turn := 0
 		x.w.between = func(box.Step) {
 			if turn++; rapid.IntRange(0, 7).Draw(rt, "meanwhile") == 0 {

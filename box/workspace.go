@@ -28,8 +28,9 @@ type Manifest struct {
 	// it.
 	Repositories []ManifestRepository `json:"repositories"`
 	// Incomplete says what is missing, beside what can be made again; empty
-	// when nothing is.
+	// when nothing is. Missing counts it, beyond what is named.
 	Incomplete []string `json:"incomplete,omitzero"`
+	Missing    int64    `json:"missing,omitzero"`
 }
 
 // ManifestPart is one entry of the archive, or the entries of one stream joined.

@@ -1,18 +1,20 @@
 // Package exports keeps what must outlive a box: the verified copies of its
-// conversations, and one append-only ledger per workspace. It stores both in a
+// conversations and of its workspace, and one append-only ledger per workspace. It stores both in a
 // blob store and can prove them from the store alone, long after the box, the
 // engine and the process that wrote them are gone.
 //
 // It must never overwrite or delete what it wrote (only the probe of
 // [Store.Check] is removed again), never take a copy for an export before it
-// was read back from the store, never hold a whole history in memory, and never
-// follow what a downloaded archive says about paths: nothing is ever unpacked
-// to disk. Activities call it to write; the gateway and the command line read.
+// was read back from the store, never hold a whole history or workspace in
+// memory, and never follow what a downloaded archive says about paths: nothing is
+// ever unpacked to disk. Activities call it to write; the gateway and the command line read.
 //
 // # Layout
 //
 //	exports/<workspace>/<epoch, 4 digits>/<attempt>/conversations/<hex32>.zip
+//	exports/<workspace>/<epoch, 4 digits>/<attempt>/workspace.json.zst
 //	exports/<workspace>/<epoch, 4 digits>/<attempt>/manifest.json
+//	chunks/<workspace>/<first 2 digits>/<sha256>
 //	ledger/<workspace>/<sequence number, 8 digits>.json
 //
 // Every write is conditional on the key being absent, and an object becomes
@@ -25,10 +27,19 @@
 //
 // # Manifest
 //
-// manifest.json is a [Manifest]: version 1, with the conversations sorted by id
+// manifest.json is a [Manifest]: version 2, with the conversations sorted by id
 // (key, bytes, sha256 and events of each, and whether an earlier export's
-// object is meant), the totals, and the history digest of what the server
-// counted. A reader refuses a version it does not know.
+// object is meant), the totals, the history digest of what the server counted,
+// and the workspace or why there is none. Version 1 held no workspace. A reader
+// refuses a version it does not know.
+//
+// # Workspace
+//
+// The tar that the box gives is cut into chunks where its content says, each of
+// them an object named by the sum of what it holds; all exports of a workspace
+// share them, so one that did not change is not written again, and an export that
+// broke off goes on where it was. workspace.json.zst is the index of one export:
+// the chunks in order, and where each entry of the tar is; see docs/contract.md.
 //
 // # Ledger
 //

@@ -18,13 +18,14 @@ const (
 	retryPause    = 250 * time.Millisecond // times the number of tries so far
 )
 
-// Export copies a box's whole history into the store, proves it by reading it
-// back, and returns the receipt. It is safe to repeat after a crash at any
+// Export copies a box's whole history and its workspace into the store, proves
+// them by reading them back, and returns the receipt. It is safe to repeat after a crash at any
 // point: with the same attempt, what is there and whole is not fetched again,
 // and a finished export of the same history answers with its receipt.
 //
-// A conversation that cannot be had whole is Unknown and named; a history that
-// keeps changing is Conflict; a full disk is Exhausted. With any error there is
+// A conversation or a workspace that cannot be had whole is Unknown and named; a
+// history that keeps changing is Conflict; a full disk is Exhausted. A source
+// that cannot give a workspace at all is no error: the receipt says why. With any error there is
 // no receipt, and nothing that was written is taken for an export.
 func (s *Store) Export(ctx context.Context, req Request, src Source, progress func(Progress)) (box.Receipt, error) {
 	if err := req.validate(); err != nil {
@@ -140,6 +141,10 @@ func (e *exporter) finished(ctx context.Context, list []box.ConversationMark) (r
 		return box.Receipt{}, false, err
 	case m.Digest == box.HistoryDigest(list):
 		err := e.readBack(ctx, m.Conversations)
+		if err == nil && m.Archive != nil {
+			e.stage(StageReadBack, "", m.Archive.StoredBytes)
+			err = e.store.proveArchive(ctx, m.Workspace, *m.Archive, func(string) error { return nil }, e.tick)
+		}
 		if err == nil {
 			return m.receipt(key, sum), true, nil
 		}
@@ -170,6 +175,9 @@ func (e *exporter) write(ctx context.Context, attempt string, list []box.Convers
 		Version: ManifestVersion, Workspace: e.req.Workspace, Epoch: e.req.Epoch, Attempt: attempt,
 		CreatedAt: e.store.now().UTC(), Tool: e.store.tool,
 		Digest: box.HistoryDigest(marks(entries)), Totals: totals(entries), Conversations: entries,
+	}
+	if m.Archive, m.NoArchive, err = e.archive(ctx); err != nil {
+		return box.Receipt{}, err
 	}
 	return e.seal(ctx, m)
 }
@@ -205,6 +213,11 @@ func (e *exporter) seal(ctx context.Context, m Manifest) (box.Receipt, error) {
 		}
 		if err != nil || attrs.Size != c.Bytes {
 			return box.Receipt{}, lost(c)
+		}
+	}
+	if m.Archive != nil {
+		if err := e.store.lookForArchive(ctx, m.Workspace, *m.Archive); err != nil {
+			return box.Receipt{}, err
 		}
 	}
 	return m.receipt(key, sumOf(data)), nil

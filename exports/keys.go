@@ -22,6 +22,7 @@ var (
 	sumForm          = regexp.MustCompile(`^[0-9a-f]{64}$`)
 	manifestKeyForm  = regexp.MustCompile(`^exports/([a-z0-9-]{1,40})/([0-9]{4})/([a-z0-9][a-z0-9_-]{0,99})/manifest\.json$`)
 	objectKeyForm    = regexp.MustCompile(`^exports/([a-z0-9-]{1,40})/[0-9]{4}/[a-z0-9][a-z0-9_-]{0,99}/conversations/([0-9a-f]{32})(-[0-9]{1,3})?\.zip$`)
+	indexKeyForm     = regexp.MustCompile(`^exports/([a-z0-9-]{1,40})/[0-9]{4}/[a-z0-9][a-z0-9_-]{0,99}/workspace(-[0-9]{1,3})?\.json\.zst$`)
 	ledgerKeyForm    = regexp.MustCompile(`^ledger/[a-z0-9-]{1,40}/([0-9]{8})\.json$`)
 )
 
@@ -74,6 +75,21 @@ func parseManifestKey(key string) (workspace string, epoch int, attempt string, 
 func objectOf(key, workspace, id string) bool {
 	m := objectKeyForm.FindStringSubmatch(key)
 	return m != nil && m[1] == workspace && m[2] == id
+}
+
+// indexKey is where the index of a workspace's archive goes.
+func indexKey(prefix string, n int) string { return prefix + alternate("workspace", n) + ".json.zst" }
+
+// indexOf reports whether key may hold an index of the workspace.
+func indexOf(key, workspace string) bool {
+	m := indexKeyForm.FindStringSubmatch(key)
+	return m != nil && m[1] == workspace
+}
+
+// chunkKey is where a chunk goes, by the sum of what it holds; n counts the
+// objects before it that hold something else.
+func chunkKey(workspace, sum string, n int) string {
+	return "chunks/" + workspace + "/" + sum[:2] + "/" + alternate(sum, n)
 }
 
 func ledgerPrefix(workspace string) string { return "ledger/" + workspace + "/" }

@@ -13,9 +13,9 @@ import (
 	"github.com/openhands/boxkeeper/box"
 )
 
-// ManifestVersion is the version of [Manifest] that this program writes, and
-// the only one that it reads.
-const ManifestVersion = 1
+// ManifestVersion is the version of [Manifest] that this program writes. It
+// reads version 1 too, which held conversations only.
+const ManifestVersion = 2
 
 const (
 	maxManifestBytes = 32 << 20
@@ -36,6 +36,10 @@ type Manifest struct {
 	Totals Totals `json:"totals"`
 	// Conversations are sorted by id; each id is there once.
 	Conversations []ConversationEntry `json:"conversations"`
+	// Archive is the workspace. Where there is none, NoArchive says why; since
+	// version 2 one of the two is set.
+	Archive   *WorkspaceArchive `json:"workspace_archive,omitzero"`
+	NoArchive string            `json:"no_workspace_archive,omitzero"`
 }
 
 // Totals are the sums over all conversations of a manifest.
@@ -110,8 +114,8 @@ func decodeManifest(key string, data []byte) (Manifest, error) {
 		return refuse("something follows its end")
 	}
 	switch {
-	case m.Version != ManifestVersion:
-		return Manifest{}, box.Errorf(box.ClassUnsupported, "manifest %s has version %d, this program reads %d; use a newer program", key, m.Version, ManifestVersion)
+	case m.Version < 1 || m.Version > ManifestVersion:
+		return Manifest{}, box.Errorf(box.ClassUnsupported, "manifest %s has version %d, this program reads up to %d; use a newer program", key, m.Version, ManifestVersion)
 	case m.Workspace != workspace || m.Epoch != epoch || m.Attempt != attempt:
 		return refuse("it was written for another key")
 	case len(m.Conversations) > maxConversations:
@@ -128,6 +132,9 @@ func decodeManifest(key string, data []byte) (Manifest, error) {
 			return refuse("its entries are not sorted, or one is there twice")
 		}
 		last = e.ID
+	}
+	if why := m.badArchive(); why != "" {
+		return refuse(why)
 	}
 	if totals(m.Conversations) != m.Totals {
 		return refuse("its totals are not the sums of its entries")
@@ -158,6 +165,6 @@ func (m Manifest) receipt(key, sum string) box.Receipt {
 	return box.Receipt{
 		Workspace: m.Workspace, Epoch: m.Epoch, Key: key, SHA256: sum,
 		Bytes: m.Totals.Bytes, Conversations: m.Totals.Conversations, Events: m.Totals.Events,
-		Digest: m.Digest, Reused: m.Totals.Reused,
+		Digest: m.Digest, Reused: m.Totals.Reused, Archive: m.archived(),
 	}
 }

@@ -25,7 +25,7 @@ func (s *Store) Restore(ctx context.Context, workspace string, receipt box.Recei
 	switch {
 	case err != nil:
 		return err
-	case now != receipt:
+	case !sameReceipt(receipt, now):
 		return box.Errorf(box.ClassUnknown, "manifest %s is not the one that the receipt was given for", receipt.Key)
 	}
 	have := make(map[string]int, len(there))

@@ -19,6 +19,17 @@ type Source interface {
 	Download(ctx context.Context, id string) (body io.ReadCloser, length int64, err error)
 }
 
+// WorkspaceSource is a [Source] that may have the box's workspace too. Without
+// one an export holds conversations only, and its receipt says so.
+type WorkspaceSource interface {
+	Source
+	// Workspace opens the archive of the workspace, a tar compressed with zstd.
+	// The store reads one at a time, checks all of it, and closes it, also from
+	// another goroutine when ctx ends. Unsupported: this box cannot give one, for
+	// the reason in the error's message, which is kept and shown.
+	Workspace(ctx context.Context) (io.ReadCloser, error)
+}
+
 // Request says what to export.
 type Request struct {
 	Workspace string
@@ -34,7 +45,8 @@ type Request struct {
 // Stage is what an export is doing.
 type Stage string
 
-// The stages, in order; the middle four repeat for each conversation.
+// The stages. Those from download to read-back repeat for each conversation;
+// read-back without a conversation is of the workspace.
 const (
 	StageList     Stage = "list"
 	StageDownload Stage = "download"
@@ -42,15 +54,16 @@ const (
 	StageStore    Stage = "store"
 	StageReadBack Stage = "read-back"
 	StageManifest Stage = "manifest"
-	StageRestore  Stage = "restore" // one conversation is back in a box
+	StageArchive  Stage = "workspace" // its archive is fetched, checked, cut and stored
+	StageRestore  Stage = "restore"   // one conversation is back in a box
 )
 
 // Progress is told often, from the goroutine of the export: at every stage, and
 // at most once per copied buffer within one.
 type Progress struct {
 	Stage        Stage
-	Conversation string // id; empty in StageList and StageManifest
+	Conversation string // id; empty where it is about none
 	Done, Total  int    // conversations
-	Bytes        int64  // of this stage of this conversation
+	Bytes        int64  // of this stage of this conversation, or of the workspace
 	Size         int64  // its total, -1 when unknown
 }

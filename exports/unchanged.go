@@ -2,6 +2,10 @@ package exports
 
 import (
 	"context"
+	"crypto/sha256"
+	"encoding/hex"
+	"fmt"
+	"hash"
 	"time"
 
 	"github.com/openhands/boxkeeper/box"
@@ -53,5 +57,36 @@ func (s *Store) Unchanged(ctx context.Context, proven Report) error {
 			return box.Errorf(box.ClassUnknown, "the copy of conversation %s was touched after it was proven", c.ID)
 		}
 	}
+	if m.Archive == nil {
+		return nil
+	}
+	fold := newMarkFold(s)
+	switch err := s.eachObject(ctx, m.Workspace, *m.Archive, func(key string) error { return fold.add(ctx, key) }); {
+	case box.ClassOf(err) == box.ClassNotFound:
+		return box.Errorf(box.ClassUnknown, "the export store lost a part of the workspace: %w", err)
+	case err != nil:
+		return err
+	case fold.sum() != proven.archive:
+		return box.Errorf(box.ClassUnknown, "the copy of the workspace was touched after it was proven")
+	}
 	return nil
 }
+
+// markFold folds what the store tells of many objects into one sum.
+type markFold struct {
+	store *Store
+	hash  hash.Hash
+}
+
+func newMarkFold(s *Store) *markFold { return &markFold{s, sha256.New()} }
+
+func (f *markFold) add(ctx context.Context, key string) error {
+	m, err := f.store.mark(ctx, key)
+	if err != nil {
+		return err
+	}
+	_, _ = fmt.Fprintf(f.hash, "%q %d %d %q\n", key, m.size, m.modified.UnixNano(), m.etag) // never fails; documented
+	return nil
+}
+
+func (f *markFold) sum() string { return hex.EncodeToString(f.hash.Sum(nil)) }

@@ -10,15 +10,20 @@ import (
 type Report struct {
 	Receipt       box.Receipt         `json:"receipt"` // as the store holds it
 	Conversations []ConversationEntry `json:"conversations"`
+	// Archive is the workspace; nil when the export holds none.
+	Archive *WorkspaceArchive `json:"workspace_archive,omitzero"`
 	// UnpackedBytes is how much was read out of the zips.
 	UnpackedBytes int64 `json:"unpacked_bytes"`
 
 	marks map[string]mark // of the objects, from right before they were read
+	// archive is the same of the objects of the workspace, folded into one sum:
+	// there may be a great many of them.
+	archive string
 }
 
 // Verify proves an export from the store alone: the manifest against the
-// receipt, every object's length and sum, every zip entry's checksum, and every
-// event count. Of a receipt with only a Key, the manifest is taken as stored.
+// receipt, every object's length and sum, every zip entry's checksum, every
+// event count, and every chunk of the workspace. Of a receipt with only a Key, the manifest is taken as stored.
 // It is safe to repeat; anything lost or altered is Unknown and named.
 func (s *Store) Verify(ctx context.Context, workspace string, receipt box.Receipt) (Report, error) {
 	m, now, err := s.receipted(ctx, workspace, receipt.Key)
@@ -26,7 +31,7 @@ func (s *Store) Verify(ctx context.Context, workspace string, receipt box.Receip
 		return Report{}, err
 	}
 	report := Report{Receipt: now, Conversations: m.Conversations, marks: map[string]mark{}}
-	if receipt != (box.Receipt{Key: receipt.Key}) && receipt != report.Receipt {
+	if receipt != (box.Receipt{Key: receipt.Key}) && !sameReceipt(receipt, report.Receipt) {
 		return report, box.Errorf(box.ClassUnknown, "manifest %s is not the one that the receipt was given for", receipt.Key)
 	}
 	for _, c := range m.Conversations {
@@ -45,7 +50,33 @@ func (s *Store) Verify(ctx context.Context, workspace string, receipt box.Receip
 		report.UnpackedBytes += facts.unpacked
 		_ = f.Close()
 	}
+	if m.Archive == nil {
+		return report, nil
+	}
+	report.Archive = m.Archive
+	fold := newMarkFold(s)
+	err = s.proveArchive(ctx, m.Workspace, *m.Archive, func(key string) error {
+		err := fold.add(ctx, key)
+		if box.ClassOf(err) == box.ClassNotFound {
+			return box.Errorf(box.ClassUnknown, "the export store lost %s; check the store, then export again", key)
+		}
+		return err
+	}, nil)
+	if err != nil {
+		return report, err
+	}
+	report.archive = fold.sum()
 	return report, nil
+}
+
+// sameReceipt reports whether a receipt is of the export that now is one of. A
+// receipt that went through a program that knew no workspace in an export lost
+// that part; the sum of the manifest covers it all the same.
+func sameReceipt(given, now box.Receipt) bool {
+	if given.Archive == (box.ArchiveReceipt{}) {
+		now.Archive = given.Archive
+	}
+	return given == now
 }
 
 // receipted reads the manifest of a receipt's key and answers what it would be

@@ -160,6 +160,9 @@ func (w *loop) act(step box.Step, now time.Time) error {
 		out = box.Outcome{Failed: &failure}
 		w.log.Info("step failed", "step", step.Kind, "class", failure.Class, "error", failure.Message)
 	}
+	if out.Receipt.Archive != (box.ArchiveReceipt{}) && !w.knowsArchives() {
+		out.Receipt.Archive = box.ArchiveReceipt{}
+	}
 	rested, at := w.facts.AtRest(), workflow.Now(w.ctx)
 	w.facts.Apply(step, out, at)
 	if step.Kind == box.StepObserve && rested && w.facts.State == box.StateStarting && w.facts.Observed.Phase == box.PhaseRunning && !w.awaitsReady() {
@@ -231,6 +234,9 @@ const (
 
 	changeAside  = "request-delete-aside"
 	asideVersion = 1 // a deletion is shown at once while something else that was asked for is done in the box
+
+	changeArchives  = "archives"
+	archivesVersion = 1 // an export holds the workspace's files, and decisions go by what it lacks of them
 )
 
 // records reports whether this run may have the record step: one whose history
@@ -245,6 +251,14 @@ func (w *loop) records() bool {
 func (w *loop) looksAside() bool {
 	//nolint:forbidigo // runs of an earlier release waited, and looked then
 	return workflow.GetVersion(w.ctx, changeAside, workflow.DefaultVersion, asideVersion) >= asideVersion
+}
+
+// knowsArchives reports whether this run goes by what an export holds of the
+// workspace. The activity that took it may be of a newer release than the code
+// that wrote this history.
+func (w *loop) knowsArchives() bool {
+	//nolint:forbidigo // runs of an earlier release did not see it, and went on
+	return workflow.GetVersion(w.ctx, changeArchives, workflow.DefaultVersion, archivesVersion) >= archivesVersion
 }
 
 // awaitsReady reports whether this run waits for the agent-server of a box that

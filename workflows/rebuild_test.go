@@ -124,3 +124,30 @@ func TestABoxThatCameUpWithoutUsIsWaitedFor(t *testing.T) {
 		})
 	}
 }
+
+// What an export holds of the files decides from the first export on. A run of an
+// earlier release whose export a newer activity took never saw that part, and
+// goes on without: it must replay as it went.
+func TestOnlyANewRunGoesByWhatAnExportHoldsOfTheFiles(t *testing.T) {
+	t.Parallel()
+	for name, old := range map[string]bool{"a new run": false, "a run of an earlier release": true} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			p := newPlay(t)
+			p.spec.Policy.OnExpiry = box.OnExpiryDelete
+			p.box.archive = box.ArchiveReceipt{Bytes: 1024, SHA256: "t", Missing: 2}
+			p.prepare = func(env *testsuite.TestWorkflowEnvironment) {
+				if old {
+					env.OnGetVersion(mock.Anything, workflow.DefaultVersion, workflow.Version(1)).Return(workflow.DefaultVersion)
+				}
+			}
+			statusOf(p, day, func(s box.Status) {
+				require.Equal(t, box.StateSuspended, s.State)
+				require.Equal(t, map[bool]int64{false: 2, true: 0}[old], s.Export.Archive.Missing)
+			})
+			p.stop(40 * day)
+			_ = p.run()
+			require.Equal(t, old, slices.Contains(p.box.log, box.StepDelete), "%v", p.box.log)
+		})
+	}
+}

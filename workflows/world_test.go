@@ -39,6 +39,7 @@ type fakeBoxes struct {
 	fail     map[box.StepKind]error
 	hang     map[box.StepKind]bool // until cancelled
 	badStore bool
+	archive  box.ArchiveReceipt // what an export holds of the files
 	drained  bool
 	newest   box.Fence // of the steps that changed the box
 	epoch    int       // of the box that is there
@@ -178,6 +179,7 @@ func (b *fakeBoxes) Export(ctx context.Context, in activities.ExportInput) (box.
 	}
 	return box.Outcome{Receipt: box.Receipt{
 		Workspace: in.Workspace, Epoch: max(b.epoch, 1), Key: "k-" + in.Step, SHA256: "s", Conversations: 1, Events: b.events, Digest: b.digest(),
+		Archive: b.archive,
 	}}, nil
 }
 

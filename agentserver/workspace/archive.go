@@ -98,6 +98,7 @@ func (a *archive) leaveOut(place, why string, missing bool) error {
 
 // missing says in the manifest that something is.
 func (a *archive) missing(what string) {
+	a.manifest.Missing++
 	if len(a.manifest.Incomplete) < maxNotes {
 		a.manifest.Incomplete = append(a.manifest.Incomplete, what)
 		return

@@ -56,6 +56,8 @@ func walk(ctx context.Context, tree *reclaim.Beneath, place string, v visitor) e
 			return box.Errorf(box.ClassExhausted, "the workspace holds more than %d names", maxNames)
 		}
 		slices.SortFunc(names, func(a, b reclaim.Name) int { return strings.Compare(a.Name, b.Name) })
+		// A directory that changes while it is listed may tell a name twice.
+		names = slices.CompactFunc(names, func(a, b reclaim.Name) bool { return a.Name == b.Name })
 		into, err := v.enter(fd, place, names)
 		if err != nil || !into {
 			return err

@@ -33,15 +33,17 @@ var layers = []layer{
 	// the portable type, or to a package of its own with its own row here.
 	{"provider", "providers/*", "domain driver", "golang.org/x " + zap},
 
-	// The client reads the archive of a workspace to know that it is whole.
-	{"agentserver", "agentserver", "domain", "github.com/klauspost/compress"},
+	// What comes out of a box is read the same way beside it, in a worker and
+	// where it is kept.
+	{"archive", "workspacetar", "domain", "github.com/klauspost/compress"},
+	{"agentserver", "agentserver", "domain archive", ""},
 	// In-box code is what cmd/boxd is made of: it runs beside a person's
 	// files, is copied into every box, and so stays small.
 	{"in-box", "agentserver/*", "domain agentserver in-box", "golang.org/x/sys github.com/klauspost/compress"},
 	{"storage-suite", "agentserver/storage/storagetest", "domain in-box", "golang.org/x/sys github.com/stretchr/testify"},
 	{"in-box", "agentserver/storage/*", "domain agentserver in-box", "golang.org/x/sys"},
 
-	{"exports", "exports", "domain", "gocloud.dev github.com/klauspost/compress golang.org/x/sys"},
+	{"exports", "exports", "domain archive", "gocloud.dev github.com/klauspost/compress github.com/restic/chunker golang.org/x/sys"},
 	{"activities", "activities", "domain driver portable agentserver exports", sdkInActivities + " " + zap},
 	{"notices", "internal/notices", "domain", "github.com/cloudevents/sdk-go/v2 " + zap},
 	// Names and types of activities, never their work.

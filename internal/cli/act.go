@@ -118,7 +118,7 @@ func (s *session) reclaimText(p *page, workspace string, r box.ReclaimReport) {
 func (a *Shared) exportCommand() *cobra.Command {
 	var ask asking
 	c := &cobra.Command{
-		Use: "export WORKSPACE", Short: "Take or refresh the export of a workspace's history now", Args: args("a workspace", 1, 1),
+		Use: "export WORKSPACE", Short: "Take or refresh the export of a workspace's history and files now", Args: args("a workspace", 1, 1),
 		Long: "A suspended box whose export covers its history is not woken; else it is woken for the export and suspended again.",
 	}
 	ask.bind(c, "30m")
@@ -138,6 +138,9 @@ func (a *Shared) exportCommand() *cobra.Command {
 		}
 		return a.show(c, receipt, func(p *page) {
 			p.linef("Exported and read back: %s, %s, %s.", plural(receipt.Conversations, "conversation"), plural(receipt.Events, "event"), size(receipt.Bytes))
+			if text := archiveText(receipt.Archive); text != "" {
+				p.linef("The workspace: %s.", text)
+			}
 			p.facts([2]string{"sha256", receipt.SHA256}, [2]string{"manifest", receipt.Key}, [2]string{"read it", s.command("history", given[0])})
 		})
 	}

@@ -61,6 +61,7 @@ func (s *session) lossText(p *page, workspace string, l box.Loss) {
 		[2]string{"history", plural(l.Conversations, "conversation") + ", " + plural(l.Events, "event") + " (read: " + seen + ")"},
 		[2]string{"last use", used},
 		[2]string{"export", export},
+		[2]string{"files in it", archiveText(l.Export.Archive)},
 		[2]string{"it covers the history", yesNo(l.Covered)},
 	)
 	for _, text := range l.NotExported {

@@ -81,6 +81,7 @@ func (a *Shared) statusText(p *page, s box.Status) {
 		[2]string{"suspended since", a.moment(s.SuspendedSince)},
 		[2]string{"history", plural(s.Conversations, "conversation") + ", " + plural(s.Events, "event")},
 		[2]string{"export", export},
+		[2]string{"files in it", archiveText(s.Export.Archive)},
 		[2]string{"reclaimed", size(s.Reclaimed)},
 	)
 	p.sighting(a, s.Seen, s.AsOf)

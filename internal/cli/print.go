@@ -224,11 +224,14 @@ func yesNo(yes bool) string {
 	return "no"
 }
 
-func plural(n int, word string) string {
+func plural[N int | int64](n N, word string) string {
 	if n == 1 {
 		return "1 " + word
 	}
-	return strconv.Itoa(n) + " " + word + "s"
+	if stem, ok := strings.CutSuffix(word, "y"); ok {
+		return strconv.FormatInt(int64(n), 10) + " " + stem + "ies"
+	}
+	return strconv.FormatInt(int64(n), 10) + " " + word + "s"
 }
 
 func orDash(text string) string {
@@ -239,3 +242,22 @@ func orDash(text string) string {
 }
 
 func stringOf(n int64) string { return strconv.FormatInt(n, 10) }
+
+// archiveText says what an export holds of the workspace; empty when it is of a
+// version that held none.
+func archiveText(a box.ArchiveReceipt) string {
+	if a.None != "" {
+		return "not exported: " + printable(a.None)
+	}
+	if !a.Held() {
+		return ""
+	}
+	text := plural(a.Files, "file") + ", " + plural(a.Repositories, "repository") + ", " + size(a.Bytes)
+	if a.Missing > 0 {
+		text += "; " + plural(a.Missing, "thing") + " could not be read"
+	}
+	if a.Changed > 0 {
+		text += "; " + plural(a.Changed, "file") + " changed meanwhile"
+	}
+	return text
+}

@@ -754,6 +754,34 @@ export interface Receipt {
    * reused counts conversations that an earlier export held already.
    */
   reused?: number;
+  /**
+   * workspace_archive is what the export holds of the workspace. Exports of earlier versions held none, and it is not set.
+   */
+  workspace_archive?: ArchiveReceipt;
+}
+/**
+ * ArchiveReceipt is what an export holds of a workspace's files.
+ */
+export interface ArchiveReceipt {
+  /**
+   * none says why the export holds none of them; all else is then not set.
+   */
+  none?: string;
+  /**
+   * bytes and SHA256 are those of the tar.
+   */
+  bytes?: number;
+  sha256?: string;
+  files?: number;
+  repositories?: number;
+  /**
+   * missing counts what could not be read in the box and cannot be made again; the archive's manifest names it.
+   */
+  missing?: number;
+  /**
+   * changed counts files that changed while they were read: what the export has of them may be of two moments.
+   */
+  changed?: number;
 }
 /**
  * SetPolicyAsk changes fields of the policy; zero fields keep their value.
@@ -1176,6 +1204,10 @@ export interface Deletion {
    * history digest the person saw
    */
   shown: string;
+  /**
+   * what they saw that no export holds of the workspace: "none", or "missing" and a count
+   */
+  unheld?: string;
   epoch: number;
   by?: string;
   requested_at: string;
