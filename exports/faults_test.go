@@ -26,7 +26,7 @@ import (
 
 var (
 	faultSeed = flag.Uint64("faults.seed", 5, "where the random runs with faults come from")
-	faultRuns = flag.Uint64("faults.runs", 1000, "how many of them")
+	faultRuns = flag.Uint64("faults.runs", 1000/slowness, "how many of them")
 	faultRun  = flag.Uint64("faults.run", 0, "only this one; 0 for all")
 )
 
@@ -195,7 +195,7 @@ func (a *tally) count(struck []int, err error) {
 	}
 }
 
-// naive fetches, stores, and trusts every 200.
+// runNaive fetches, stores, and trusts every 200.
 func (a *tally) runNaive(t *testing.T, seed, run uint64) {
 	t.Helper()
 	w := newWorld(seed, run)
@@ -276,10 +276,10 @@ func (w *world) fetchAndStore(ctx context.Context) (ids []string, err error) {
 	return ids, nil
 }
 
-// TestScenario95ReceiptsAreTrueWhateverGoesWrong exports from boxes at random, of which up
-// to three things go wrong at a time, on the wire, in the box and in the store.
-// No receipt is false, and none is refused for a history that could be had.
-// An exporter that trusts what it is told fails at the same.
+// TestScenario95ReceiptsAreTrueWhateverGoesWrong exports from boxes at random.
+// Up to three things go wrong with each, on the wire, in the box and in the
+// store. No receipt is false, and none is refused for a history that could be
+// had. An exporter that trusts what it is told fails at the same.
 func TestScenario95ReceiptsAreTrueWhateverGoesWrong(t *testing.T) {
 	t.Parallel()
 	a := &tally{struck: map[string]int{}, by: map[string]int{}}
