@@ -6,11 +6,8 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"hash/crc32"
 	"io"
-	"io/fs"
 	"math/rand/v2"
-	"slices"
 	"strings"
 	"testing"
 
@@ -326,64 +323,4 @@ func TestReadingEndsWithItsContext(t *testing.T) {
 	if _, err := s.OpenConversation(ctx, "ws", hex32(1)); !errors.Is(err, context.Canceled) {
 		t.Errorf("%v", err)
 	}
-}
-
-// FuzzOpenConversation reads objects that somebody put in the place of an
-// export's: no name that climbs is handed out, no content under a wrong sum,
-// and every fault is one of the object.
-func FuzzOpenConversation(f *testing.F) {
-	f.Add(packed(hex32(1), message("a"), message("b")), 2)
-	f.Add(packed(hex32(1)), 0)
-	f.Add(asLink(packed(hex32(1)), "/meta.json"), 0)
-	f.Add(bytes.ReplaceAll(packed(hex32(1), "{}"), []byte("/meta.json"), []byte("/../m.json")), 1)
-	f.Fuzz(func(t *testing.T, data []byte, events int) {
-		if len(data) == 0 || events < 0 {
-			return
-		}
-		b := newBucket()
-		key := "exports/ws/0001/a/conversations/" + hex32(1) + ".zip"
-		b.objects[key] = data
-		b.objects["exports/ws/0001/a/manifest.json"] = manifestOf(t, exports.ConversationEntry{ID: hex32(1), Key: key, Bytes: int64(len(data)), SHA256: strings.Repeat("0", 64), Events: events})
-		s := b.store(exports.Options{SpoolDir: t.TempDir()})
-		c, err := s.OpenConversation(t.Context(), "ws", hex32(1))
-		if err != nil {
-			wantClass(t, err, box.ClassUnknown)
-			return
-		}
-		unknown := func(err error) {
-			if err != nil {
-				wantClass(t, err, box.ClassUnknown)
-			}
-		}
-		_, err = raws(t, c, 0, 0)
-		unknown(err)
-		unknown(c.WriteText(t.Context(), io.Discard, 0, 0))
-		z, err := zip.NewReader(bytes.NewReader(data), int64(len(data)))
-		if err != nil {
-			return // the standard reader wants more than we do
-		}
-		for f, err := range c.Files(t.Context()) {
-			if err != nil {
-				unknown(err)
-				return
-			}
-			if !fs.ValidPath(f.Name) {
-				t.Fatalf("name %q is handed out", f.Name)
-			}
-			if f.Directory || f.SizeBytes > 1<<20 {
-				continue
-			}
-			r, err := c.OpenFile(t.Context(), f)
-			if err != nil {
-				unknown(err)
-				continue
-			}
-			content, err := io.ReadAll(r)
-			unknown(err)
-			at := slices.IndexFunc(z.File, func(e *zip.File) bool { return e.Name == f.Name && e.CRC32 == crc32.ChecksumIEEE(content) })
-			if err == nil && at < 0 {
-				t.Fatalf("%q is read with another sum", f.Name)
-			}
-		}
-	})
 }
