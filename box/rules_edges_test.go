@@ -2,6 +2,7 @@ package box_test
 
 import (
 	"errors"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -207,6 +208,23 @@ func TestNamesOfTheEngine(t *testing.T) {
 	require.Equal(t, "e1-s1", w.facts.StepID())
 	w.after(idle)
 	require.Equal(t, "e1-s5", w.facts.StepID(), "create, quiesce, reclaim, export, suspend")
+}
+
+// A full disk is cleared before anything is copied off it, on every way to a
+// suspend, and an export that fails for want of room is not passed over.
+func TestScenario105TheDiskIsClearedBeforeTheExport(t *testing.T) {
+	t.Parallel()
+	w := awake(t)
+	w.fail[box.StepExport] = box.ClassExhausted
+	w.after(idle)
+	reclaimed, exported := slices.Index(w.log, box.StepReclaim), slices.Index(w.log, box.StepExport)
+	require.NotEqual(t, -1, reclaimed, "%v", w.log)
+	require.Greater(t, exported, reclaimed, "%v", w.log)
+	require.True(t, w.facts.Receipt.IsZero(), "there is no receipt")
+	delete(w.fail, box.StepExport)
+	w.pass(time.Hour)
+	require.False(t, w.facts.Receipt.IsZero(), "%v", w.log)
+	w.state(box.StateSuspended)
 }
 
 func TestErrorsKeepTheirCause(t *testing.T) {

@@ -1,6 +1,7 @@
 package exports_test
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"io"
@@ -9,6 +10,8 @@ import (
 	"sync"
 	"syscall"
 	"testing"
+	"testing/synctest"
+	"time"
 
 	"github.com/openhands/boxkeeper/box"
 	"github.com/openhands/boxkeeper/exports"
@@ -163,6 +166,88 @@ func TestSpoolThatCannotBeWritten(t *testing.T) {
 		t.Errorf("the error should speak of the spool and show no path: %v", err)
 	}
 	noManifest(t, b)
+}
+
+// slowBody takes its time, and is broken when another download of the same
+// conversation is under way, as upstream has it.
+type slowBody struct {
+	io.Reader
+	leave func() (overlapped bool)
+	ended bool
+}
+
+func (b *slowBody) Read(p []byte) (int, error) {
+	time.Sleep(100 * time.Millisecond) // of the bubble's time
+	n, err := b.Reader.Read(p[:min(len(p), 200)])
+	if err != nil && !b.ended {
+		b.ended = true
+		if b.leave() {
+			return n, io.ErrUnexpectedEOF
+		}
+	}
+	return n, err
+}
+
+func (b *slowBody) Close() error {
+	if !b.ended {
+		b.ended = true
+		b.leave()
+	}
+	return nil
+}
+
+// TestRunnersWhoseDownloadsCollide has a runner that its worker forgot, beside
+// the one that was started in its place: no copy that they spoiled for each
+// other is taken for one.
+func TestRunnersWhoseDownloadsCollide(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		b := newBucket()
+		s := b.store(exports.Options{SpoolDir: t.TempDir()})
+		src := newServer(5, 6, 7)
+		var mu sync.Mutex
+		busy, collided := map[string]int{}, map[string]bool{}
+		collisions := 0
+		src.served = func(_ int, id string, honest []byte) (io.ReadCloser, int64, error) {
+			mu.Lock()
+			defer mu.Unlock()
+			if busy[id]++; busy[id] > 1 {
+				collided[id] = true
+			}
+			return &slowBody{Reader: bytes.NewReader(honest), leave: func() bool {
+				mu.Lock()
+				defer mu.Unlock()
+				spoiled := collided[id]
+				if spoiled {
+					collisions++
+				}
+				if busy[id]--; busy[id] == 0 {
+					delete(collided, id)
+				}
+				return spoiled
+			}}, int64(len(honest)), nil
+		}
+		var wg sync.WaitGroup
+		for range 2 {
+			wg.Go(func() {
+				receipt, err := s.Export(t.Context(), request("a"), src, nil)
+				if err == nil {
+					proven(t, s, receipt, src)
+				} else if !receipt.IsZero() {
+					t.Errorf("a receipt beside %v", err)
+				}
+			})
+		}
+		wg.Wait()
+		if collisions == 0 {
+			t.Error("nothing collided")
+		}
+		receipt, err := s.Export(t.Context(), request("a"), src, nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		proven(t, s, receipt, src)
+	})
 }
 
 func TestTwoRunnersOfOneAttempt(t *testing.T) {

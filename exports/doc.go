@@ -6,8 +6,9 @@
 // It must never overwrite or delete what it wrote (only the probe of
 // [Store.Check] is removed again), never take a copy for an export before it
 // was read back from the store, never hold a whole history or workspace in
-// memory, and never follow what a downloaded archive says about paths: nothing is
-// ever unpacked to disk. Activities call it to write; the gateway and the command line read.
+// memory, and never follow what a downloaded archive says about paths: it unpacks
+// nothing to disk, and hands out no name that is absolute, climbs or is a link.
+// Activities call it to write; the gateway and the command line read.
 //
 // # Layout
 //
@@ -40,6 +41,15 @@
 // share them, so one that did not change is not written again, and an export that
 // broke off goes on where it was. workspace.json.zst is the index of one export:
 // the chunks in order, and where each entry of the tar is; see docs/contract.md.
+//
+// # Reading
+//
+// [Store.Conversations] lists what there is, [Store.OpenConversation] opens one
+// by range reads: a page of events, or a single file, takes the directory of the
+// zip and little more, of an export of any size. Order and positions are stable,
+// see [Conversation.Events]. What is read is checked entry by entry;
+// [Store.ProveConversation], [Store.Histories] and [Store.Verify] read all of it
+// and prove the sums of the manifest.
 //
 // # Ledger
 //

@@ -62,6 +62,52 @@ func ExampleStore_WriteText() {
 	// workspace demo has no export of conversation 00000000000000000000000000000002
 }
 
+// A page of a history, as a gateway shows it: the box and its engine may be
+// gone. The position of the next page goes into its link.
+func ExampleStore_OpenConversation() {
+	ctx := context.Background()
+	store, err := exports.Open(ctx, "mem://")
+	if err != nil {
+		fmt.Println(err)
+		return
+	}
+	defer store.Close() //nolint:errcheck // an example's
+	if _, err := store.Export(ctx, exports.Request{Workspace: "demo", Epoch: 1, Attempt: "first"}, newServer(7), nil); err != nil {
+		fmt.Println(err)
+		return
+	}
+	page := func(id string, from, count int) (next int, err error) {
+		conversation, err := store.OpenConversation(ctx, "demo", id)
+		if err != nil {
+			return 0, err
+		}
+		defer conversation.Close() //nolint:errcheck // only read
+		next = from
+		for event, err := range conversation.Events(ctx, from, count) {
+			if err != nil {
+				return 0, err
+			}
+			fmt.Print(event.Source, event.Index, " ")
+			next++
+		}
+		if next < conversation.History.Events {
+			fmt.Print("next: ", next)
+		}
+		fmt.Println()
+		return next, conversation.Damage()
+	}
+	for from := 0; from < 7; {
+		if from, err = page("00000000000000000000000000000001", from, 3); err != nil {
+			fmt.Println(err)
+			return
+		}
+	}
+	// Output:
+	// user0 user1 user2 next: 3
+	// user3 user4 user5 next: 6
+	// user6
+}
+
 func ExampleStore_AppendLedger() {
 	ctx := context.Background()
 	store, err := exports.Open(ctx, "mem://")

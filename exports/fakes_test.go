@@ -162,6 +162,11 @@ type bucket struct {
 	overwrites bool
 	// read may fail a read.
 	read func(key string) error
+	// handed may change what a read hands out of an object.
+	handed func(key string, data []byte) []byte
+	// reads and sent count the reads of objects, and the bytes that they took.
+	reads int
+	sent  int64
 }
 
 func newBucket() *bucket { return &bucket{objects: map[string][]byte{}} }
@@ -245,7 +250,16 @@ func (b *bucket) ListPaged(_ context.Context, opts *driver.ListOptions) (*driver
 
 type bucketReader struct {
 	io.Reader
-	attrs driver.ReaderAttributes
+	bucket *bucket
+	attrs  driver.ReaderAttributes
+}
+
+func (r *bucketReader) Read(p []byte) (int, error) {
+	n, err := r.Reader.Read(p)
+	r.bucket.mu.Lock()
+	defer r.bucket.mu.Unlock()
+	r.bucket.sent += int64(n)
+	return n, err
 }
 
 func (r *bucketReader) Close() error                         { return nil }
@@ -257,11 +271,22 @@ func (b *bucket) NewRangeReader(_ context.Context, key string, offset, length in
 	if err != nil {
 		return nil, err
 	}
-	part := data[min(offset, int64(len(data))):]
-	if length >= 0 {
-		part = part[:min(length, int64(len(part)))]
+	if b.handed != nil {
+		data = b.handed(key, slices.Clone(data))
 	}
-	return &bucketReader{Reader: bytes.NewReader(part), attrs: driver.ReaderAttributes{Size: int64(len(data))}}, nil
+	return b.reader(bytes.NewReader(data), int64(len(data)), offset, length), nil
+}
+
+// reader hands out a range of what is size long, and counts it.
+func (b *bucket) reader(from io.ReaderAt, size, offset, length int64) *bucketReader {
+	offset = min(offset, size)
+	if length < 0 {
+		length = size
+	}
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	b.reads++
+	return &bucketReader{io.NewSectionReader(from, offset, min(length, size-offset)), b, driver.ReaderAttributes{Size: size}}
 }
 
 type bucketWriter struct {

@@ -119,34 +119,6 @@ func better(a, b History) int {
 	)
 }
 
-// openHistory spools the best copy of one conversation that is whole.
-func (s *Store) openHistory(ctx context.Context, workspace, conversation string) (*spooled, History, error) {
-	if err := validateConversation(conversation); err != nil {
-		return nil, History{}, err
-	}
-	all, damage := s.copies(ctx, workspace)
-	if damage != nil && !damaged(damage) {
-		return nil, History{}, damage
-	}
-	for _, c := range all {
-		if c.ID != conversation {
-			continue
-		}
-		f, _, err := s.proveCopy(ctx, c.ConversationEntry)
-		if err == nil {
-			return f, c, nil
-		}
-		if !damaged(err) {
-			return nil, History{}, err
-		}
-		damage = firstError(damage, err)
-	}
-	if damage != nil {
-		return nil, History{}, damage
-	}
-	return nil, History{}, box.Errorf(box.ClassNotFound, "workspace %s has no export of conversation %s", workspace, conversation)
-}
-
 func firstError(first, err error) error {
 	if first != nil {
 		return first

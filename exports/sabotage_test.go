@@ -103,6 +103,7 @@ func TestServerThatLies(t *testing.T) {
 		"500": func(*testing.T, []byte) (io.ReadCloser, int64, error) {
 			return nil, 0, box.Errorf(box.ClassUnavailable, "broken")
 		},
+		"a file of another":   extra(hex32(7)+"/meta.json", 0),
 		"an absolute name":    extra("/etc/passwd", 0),
 		"a name that climbs":  extra(id+"/../../x", 0),
 		"a drive":             extra("C:/x", 0),
@@ -155,6 +156,24 @@ func TestServerThatLies(t *testing.T) {
 			}
 			proven(t, s, receipt, src)
 		})
+	}
+}
+
+// TestAnEmptyConversationIsNoOtherOne: no count of events tells them apart.
+func TestAnEmptyConversationIsNoOtherOne(t *testing.T) {
+	t.Parallel()
+	for name, data := range map[string][]byte{
+		"another's zip": packed(hex32(7), "{}"),
+		"an empty zip":  zipped(t, func(*zip.Writer) {}),
+	} {
+		b := newBucket()
+		src := newServer(0)
+		src.served = func(int, string, []byte) (io.ReadCloser, int64, error) { return body(data) }
+		_, err := b.store(exports.Options{SpoolDir: t.TempDir()}).Export(t.Context(), request("a"), src, nil)
+		if box.ClassOf(err) != box.ClassUnknown {
+			t.Errorf("%s: %v", name, err)
+		}
+		noManifest(t, b)
 	}
 }
 

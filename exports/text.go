@@ -24,27 +24,33 @@ const (
 	maxName   = 200
 )
 
-// WriteText writes a conversation for reading: one paragraph per event, of any
-// kind. Control characters, also those that reorder text, are escaped, so that
-// a hostile history cannot drive a terminal. It answers like [Store.Events].
+// WriteText writes a conversation for reading; see [Conversation.WriteText].
 func (s *Store) WriteText(ctx context.Context, w io.Writer, workspace, conversation string) error {
-	f, h, err := s.openHistory(ctx, workspace, conversation)
+	c, err := s.OpenConversation(ctx, workspace, conversation)
 	if err != nil {
 		return err
 	}
-	defer f.Close() //nolint:errcheck // it has no name any more
+	defer c.Close() //nolint:errcheck // nothing is written
+	return c.WriteText(ctx, w, 0, 0)
+}
+
+// WriteText writes events for reading, one paragraph each, of any kind; from
+// and count are those of [Conversation.Events]. Control characters, also those
+// that reorder text, are escaped, so that a hostile history cannot drive a
+// terminal. After an error of the store, what came before it was written.
+func (c *Conversation) WriteText(ctx context.Context, w io.Writer, from, count int) error {
 	out := bufio.NewWriterSize(w, 32<<10)
-	fmt.Fprintf(out, "conversation %s, %d events, exported %s\n", h.ID, h.Events, h.At.Format(time.RFC3339))
-	err = eachEvent(ctx, f, conversation, func(e Event) bool {
-		return writeEvent(out, e) == nil
-	})
-	if err != nil {
-		return fault(ctx, "read conversation "+conversation, err)
+	fmt.Fprintf(out, "conversation %s, %d events, exported %s\n", c.ID, c.History.Events, c.At.Format(time.RFC3339))
+	var failed error
+	for e, err := range c.Events(ctx, from, count) {
+		if failed = err; err != nil || writeEvent(out, e) != nil {
+			break
+		}
 	}
 	if err := out.Flush(); err != nil {
-		return fmt.Errorf("write conversation %s: %w", conversation, err)
+		return fmt.Errorf("write conversation %s: %w", c.ID, err)
 	}
-	return nil
+	return failed
 }
 
 func writeEvent(w io.Writer, e Event) error {

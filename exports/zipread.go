@@ -8,6 +8,8 @@ import (
 	"encoding/binary"
 	"errors"
 	"fmt"
+	"hash"
+	"hash/crc32"
 	"io"
 )
 
@@ -42,6 +44,7 @@ const (
 	end64Locator  = 0x07064b50
 	centralRecord = 0x02014b50
 	localRecord   = 0x04034b50
+	trailerRecord = 0x08074b50
 
 	endLen       = 22
 	end64Len     = 56
@@ -256,9 +259,67 @@ func newUnpacker(z zipFile) *unpacker {
 }
 
 // open checks the local header against the directory and returns the entry's
-// content, and where its data end. The reader is good until the next call; it
-// yields at most one byte more than the entry's size.
+// content, and where its data end. The reader is good until the next call. It
+// ends with io.EOF only when size and sum were right.
 func (u *unpacker) open(e zipEntry) (r io.Reader, end int64, err error) {
+	r, end, err = u.packed(e)
+	if err != nil {
+		return nil, 0, err
+	}
+	return &wholeEntry{unpacker: u, entry: e, end: end, from: r, crc: crc32.NewIEEE()}, end, nil
+}
+
+// wholeEntry proves an entry while it is read.
+type wholeEntry struct {
+	unpacker *unpacker
+	entry    zipEntry
+	end      int64 // of its data
+	from     io.Reader
+	crc      hash.Hash32
+	size     int64
+}
+
+func (w *wholeEntry) Read(p []byte) (int, error) {
+	n, err := w.from.Read(p)
+	w.size += int64(n)
+	_, _ = w.crc.Write(p[:n]) // never fails; documented
+	_, corrupt := errors.AsType[flate.CorruptInputError](err)
+	switch {
+	case corrupt, errors.Is(err, io.ErrUnexpectedEOF):
+		return n, badZipf("entry %d of the zip is damaged", w.entry.number)
+	case errors.Is(err, io.EOF) && (w.size != w.entry.size || w.crc.Sum32() != w.entry.crc || !w.unpacker.drained()):
+		return n, badZipf("entry %d of the zip is damaged: its size or its sum is wrong", w.entry.number)
+	case errors.Is(err, io.EOF) && w.entry.flags&flagTrailing != 0:
+		if err := w.unpacker.trailer(w.entry, w.end); err != nil {
+			return n, err
+		}
+	}
+	return n, err
+}
+
+// trailer checks the sum that follows an entry's data. Its content is proven
+// without; but boxes and others refuse to unpack a zip in which the two differ.
+func (u *unpacker) trailer(e zipEntry, at int64) error {
+	const least = 12 // a signature may come before it, and longer sizes in it
+	var t [8]byte
+	if at+least > u.zip.dirOffset {
+		return badZipf("entry %d of the zip lacks what must follow it", e.number)
+	}
+	if err := readAt(u.zip.r, t[:], at); err != nil {
+		return err
+	}
+	sum := binary.LittleEndian.Uint32(t[:])
+	if sum == trailerRecord {
+		sum = binary.LittleEndian.Uint32(t[4:])
+	}
+	if sum != e.crc {
+		return badZipf("entry %d of the zip is damaged: the sum behind it is another one", e.number)
+	}
+	return nil
+}
+
+// packed is open without the proof at the end.
+func (u *unpacker) packed(e zipEntry) (r io.Reader, end int64, err error) {
 	le := binary.LittleEndian
 	if e.header > u.zip.dirOffset-localLen-int64(len(e.name)) {
 		return nil, 0, badZipf("entry %d of the zip points outside of it", e.number)

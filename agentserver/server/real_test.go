@@ -25,17 +25,30 @@ type real struct {
 	direct string // the agent-server's own address
 }
 
-func startReal(t *testing.T) *real {
+// needReal returns the program of the real agent-server.
+func needReal(t *testing.T) (program string) {
 	t.Helper()
-	program := os.Getenv(agentServerVariable)
+	program = os.Getenv(agentServerVariable)
 	if program == "" {
 		t.Skip("needs the real agent-server: run scripts/agent-server.sh and name what it prints in " + agentServerVariable)
 	}
 	needLinux(t)
+	return program
+}
+
+func startReal(t *testing.T) *real {
+	t.Helper()
+	return startRealIn(t, t.TempDir())
+}
+
+// startRealIn starts it over a directory that may hold conversations.
+func startRealIn(t *testing.T, root string) *real {
+	t.Helper()
+	program := needReal(t)
 	t.Setenv("LITELLM_LOCAL_MODEL_COST_MAP", "True") // keeps its start off the network
-	r := &real{boxd: startBoxd(t, t.TempDir(), "--", program)}
+	r := &real{boxd: startBoxd(t, root, "--", program)}
 	// It takes some seconds of a processor, which others may be using.
-	awaitFor(t, 3*time.Minute, "the agent-server to be ready", func() bool {
+	awaitFor(t, 10*time.Minute, "the agent-server to be ready", func() bool {
 		status, _, _ := ask(t, http.MethodGet, r.url+"/ready", "")
 		return status == http.StatusOK
 	})

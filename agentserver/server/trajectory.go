@@ -14,6 +14,7 @@ import (
 	"slices"
 	"strings"
 	"time"
+	"unicode/utf8"
 
 	"github.com/klauspost/compress/flate"
 
@@ -137,8 +138,8 @@ func (p *packer) dir(dir *os.Root, name string, depth int) error {
 	if _, err := p.archive.CreateHeader(header(name+"/", fs.ModeDir|0o700, zip.Store)); err != nil {
 		return err
 	}
-	for _, entry := range entries {
-		inner := name + "/" + entry.Name()
+	for _, entry := range plainNames(entries) {
+		inner := name + "/" + entry.plain
 		switch {
 		case leftOut(entry.Name()), depth == 0 && entry.Name() == "acp":
 		case entry.IsDir():
@@ -176,6 +177,56 @@ func settled(dir *os.Root, first []fs.DirEntry) ([]fs.DirEntry, error) {
 	}
 	again, err := readDir(dir, ".")
 	return slices.DeleteFunc(again, func(entry fs.DirEntry) bool { return indexOf(entry.Name()) > newest }), err
+}
+
+// plainEntry is an entry with its name in a zip.
+type plainEntry struct {
+	fs.DirEntry
+	plain string
+}
+
+// plainNames gives the entries of a directory their names in a zip, and sorts
+// by them. What is no text, drives a terminal or is a separator elsewhere is
+// written as %XX: a reader refuses such a name, and then one odd file would keep
+// a whole history, and its box, for ever.
+func plainNames(entries []fs.DirEntry) []plainEntry {
+	out := make([]plainEntry, len(entries))
+	taken := make(map[string]bool, len(entries))
+	for i, entry := range entries {
+		out[i] = plainEntry{entry, entry.Name()}
+		taken[entry.Name()] = true
+	}
+	for i, entry := range out {
+		plain := plainName(entry.Name())
+		if plain == entry.Name() {
+			continue
+		}
+		for taken[plain] {
+			plain += "~"
+		}
+		out[i].plain, taken[plain] = plain, true
+	}
+	slices.SortFunc(out, func(a, b plainEntry) int { return strings.Compare(a.plain, b.plain) })
+	return out
+}
+
+// plainName escapes a name that is odd, and returns any other as it is.
+func plainName(name string) string {
+	odd := func(r rune) bool { return r < ' ' || r == 0x7f || r == '\\' }
+	if utf8.ValidString(name) && !strings.ContainsFunc(name, odd) {
+		return name
+	}
+	var b strings.Builder
+	for rest := name; rest != ""; {
+		r, n := utf8.DecodeRuneInString(rest)
+		if odd(r) || r == '%' || r == utf8.RuneError && n == 1 {
+			fmt.Fprintf(&b, "%%%02X", rest[0])
+		} else {
+			b.WriteString(rest[:n])
+		}
+		rest = rest[n:]
+	}
+	return b.String()
 }
 
 // leftOut says which names are not part of a history: locks, leases, counts

@@ -19,9 +19,9 @@ const (
 	exitOK          = 0
 	exitOther       = 1 // something else failed
 	exitUsage       = 2 // a flag, an argument or a setting is wrong; nothing was sent
-	exitNotFound    = 3 // there is no such workspace, hold or conversation
+	exitNotFound    = 3 // there is no such workspace, hold, conversation or file
 	exitRefused     = 4 // the state forbids it
-	exitUnavailable = 5 // no Temporal, or no worker
+	exitUnavailable = 5 // no Temporal, no worker, or no export store
 	exitTimeout     = 6 // no answer in time: the outcome is unknown
 	exitOtherState  = 7 // --wait ended in another state than the one waited for
 	exitRemembered  = 8 // answered from the ledger: the engine does not answer
@@ -31,9 +31,9 @@ const exitCodeHelp = `Exit codes:
   0  done
   1  something else failed
   2  a flag, an argument or a setting is wrong; nothing was sent
-  3  there is no such workspace, hold or conversation
-  4  refused: the state forbids it, or the id is taken
-  5  Temporal cannot be reached, or no worker is up; the message says whether anything was sent
+  3  there is no such workspace, hold, conversation or file
+  4  refused: the state forbids it, or the id or a file is there already
+  5  Temporal or the export store cannot be reached, or no worker is up; the message says whether anything was sent
   6  no answer in time: the outcome is unknown; the printed command repeats it safely
   7  --wait ended in another state than the one waited for
   8  answered from the ledger, as of the time that it says: no workflow or no worker answers`

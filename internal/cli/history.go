@@ -1,6 +1,7 @@
 package cli
 
 import (
+	"bufio"
 	"context"
 	"encoding/json"
 	"errors"
@@ -31,16 +32,38 @@ type histories struct {
 	Events        int                         `json:"events"`
 }
 
+// historyQuery is what is asked of the export store.
+type historyQuery struct {
+	workspace, conversation string
+	verify, files           bool
+	from, count             int
+	directory               string
+	only                    []string
+	zip, force              bool
+}
+
 func (a *Shared) historyCommand() *cobra.Command {
-	var verify bool
+	var want historyQuery
 	c := &cobra.Command{
 		Use: "history WORKSPACE [CONVERSATION]", Short: "Read what was exported, from the export store alone", Args: args("a workspace", 1, 2),
-		Long: "Needs no Temporal, no worker and no box: histories stay readable after all of them are gone. " +
-			"Without a conversation it lists them; with one it writes it for reading, or with -o json one event per line.",
+		Long: "Needs no Temporal, no worker and no box: histories stay readable after all of them, and the account at the provider, are gone. " +
+			"Without a conversation it lists them; with one it writes it for reading, or with -o json one event per line. " +
+			"Of a large export only what is shown is read.\n\n" +
+			"--extract writes files: the events and states of one conversation, or of all, as they were exported, each below its id; with --zip the zips, with --only single files. It needs room for a conversation in the directory for temporary files. " +
+			"Nothing is written outside of the directory, no link is made or followed, and what is there already is refused before anything is written.",
 	}
-	c.Flags().BoolVar(&verify, "verify", false, "read every object back and prove length, sums and event counts")
+	flags := c.Flags()
+	flags.StringVar(&want.conversation, "conversation", "", "the same as naming it after the workspace")
+	flags.BoolVar(&want.verify, "verify", false, "read every object back and prove length, sums and event counts")
+	flags.IntVar(&want.from, "from", 0, "show events from this position on, the first is 0")
+	flags.IntVar(&want.count, "count", 0, "show at most so many events (default all)")
+	flags.BoolVar(&want.files, "files", false, "list the files of the conversation, or with -o json one per line")
+	flags.StringVar(&want.directory, "extract", "", "write files below this directory, which is made when it is not there")
+	flags.StringArrayVar(&want.only, "only", nil, "with --extract: this file of the conversation, as --files names it; may be given again")
+	flags.BoolVar(&want.zip, "zip", false, "with --extract: the zip as it was exported")
+	flags.BoolVar(&want.force, "force", false, "with --extract: replace files that are there")
 	c.RunE = func(c *cobra.Command, given []string) error {
-		if err := box.ValidateWorkspace(given[0]); err != nil {
+		if err := want.read(c, given); err != nil {
 			return err
 		}
 		store, where, err := a.readStore(c.Context())
@@ -48,15 +71,55 @@ func (a *Shared) historyCommand() *cobra.Command {
 			return err
 		}
 		defer store.Close() //nolint:errcheck // only read
-		if len(given) == 2 {
-			if verify {
-				return box.Invalidf("verify", "checks a whole workspace; leave the conversation out")
-			}
-			return a.conversation(c, store, given[0], strings.ToLower(strings.ReplaceAll(given[1], "-", "")))
+		switch {
+		case want.directory != "":
+			return a.extract(c, store, where, want)
+		case want.conversation != "":
+			return a.conversation(c, store, where, want)
 		}
-		return a.histories(c, store, where, given[0], verify)
+		return a.histories(c, store, where, want.workspace, want.verify)
 	}
 	return c
+}
+
+// read takes the arguments and refuses what does not go together.
+func (q *historyQuery) read(c *cobra.Command, given []string) error {
+	q.workspace = given[0]
+	if err := box.ValidateWorkspace(q.workspace); err != nil {
+		return err
+	}
+	flags := c.Flags()
+	if len(given) == 2 {
+		if flags.Changed("conversation") {
+			return box.Invalidf("conversation", "is named twice; leave one out")
+		}
+		q.conversation = given[1]
+	}
+	named := len(given) == 2 || flags.Changed("conversation")
+	q.conversation = strings.ToLower(strings.ReplaceAll(q.conversation, "-", ""))
+	extracts := flags.Changed("extract")
+	part := flags.Changed("from") || flags.Changed("count")
+	switch {
+	case named && q.conversation == "":
+		return box.Invalidf("conversation", "is empty; leave it out, or name one")
+	case extracts && q.directory == "":
+		return box.Invalidf("extract", "is empty; name a directory")
+	case q.verify && (named || extracts):
+		return box.Invalidf("verify", "checks a whole workspace; leave the conversation and --extract out (what is extracted is proven in any case)")
+	case !named && (part || q.files || len(q.only) > 0):
+		return box.Invalidf("conversation", "is needed for --from, --count, --files and --only; name one")
+	case !extracts && (q.zip || q.force || len(q.only) > 0):
+		return box.Invalidf("extract", "is needed for --only, --zip and --force; name a directory")
+	case q.zip && len(q.only) > 0:
+		return box.Invalidf("zip", "is the whole of a conversation; leave --only out")
+	case part && (extracts || q.files):
+		return box.Invalidf("from", "and --count choose what is shown, not files")
+	case q.files && extracts:
+		return box.Invalidf("files", "lists and --extract writes; use one of them")
+	case q.from < 0 || q.count < 0:
+		return box.Invalidf("from", "and --count are numbers from 0 on")
+	}
+	return nil
 }
 
 // readStore opens the export store to read from it. One that is not there is
@@ -116,9 +179,13 @@ func (a *Shared) histories(c *cobra.Command, store *exports.Store, where, worksp
 		return err
 	}
 	if damage != nil {
-		return box.Errorf(box.ClassUnknown, "the export store %s is damaged; what is listed could be read, the rest is in a backup if anywhere: %w", where, damage)
+		return damagedStore(where, damage)
 	}
 	return nil
+}
+
+func damagedStore(where string, damage error) error {
+	return box.Errorf(box.ClassUnknown, "the export store %s is damaged; what is listed, shown or written could be read, the rest is in a backup if anywhere: %w", where, damage)
 }
 
 func (a *Shared) historiesText(p *page, h histories, verify bool) {
@@ -153,12 +220,31 @@ type event struct {
 	Event json.RawMessage `json:"event,omitempty"`
 }
 
-// conversation writes one history as it is read, never whole in memory.
-func (a *Shared) conversation(c *cobra.Command, store *exports.Store, workspace, id string) error {
-	if a.output == formatText {
-		return store.WriteText(c.Context(), c.OutOrStdout(), workspace, id)
+// conversation writes one history, or a part of it, as it is read, never whole
+// in memory. That it is not the best copy is said after what could be read.
+func (a *Shared) conversation(c *cobra.Command, store *exports.Store, where string, want historyQuery) error {
+	ctx := c.Context()
+	from, err := store.OpenConversation(ctx, want.workspace, want.conversation)
+	if err != nil {
+		return err
 	}
-	for e, err := range store.Events(c.Context(), workspace, id) {
+	defer from.Close() //nolint:errcheck // only read
+	switch {
+	case want.files:
+		err = a.files(c, from)
+	case a.output == formatText:
+		err = from.WriteText(ctx, c.OutOrStdout(), want.from, want.count)
+	default:
+		err = eventLines(c, from, want.from, want.count)
+	}
+	if err == nil && from.Damage() != nil {
+		err = damagedStore(where, from.Damage())
+	}
+	return err
+}
+
+func eventLines(c *cobra.Command, from *exports.Conversation, first, count int) error {
+	for e, err := range from.Events(c.Context(), first, count) {
 		if err != nil {
 			return err
 		}
@@ -171,4 +257,31 @@ func (a *Shared) conversation(c *cobra.Command, store *exports.Store, workspace,
 		}
 	}
 	return nil
+}
+
+// file is one file of a conversation, for programs.
+type file struct {
+	Name      string `json:"name"`
+	SizeBytes int64  `json:"size_bytes"`
+}
+
+// files lists what --only takes: there can be a million.
+func (a *Shared) files(c *cobra.Command, from *exports.Conversation) error {
+	out := bufio.NewWriter(c.OutOrStdout())
+	for f, err := range from.Files(c.Context()) {
+		switch {
+		case err != nil:
+			return errors.Join(err, out.Flush())
+		case f.Directory:
+			continue
+		case a.output == formatJSON:
+			err = writeJSONLine(out, file{f.Name, f.SizeBytes})
+		default:
+			err = write(out, printable(f.Name)+"\t"+stringOf(f.SizeBytes)+"\n")
+		}
+		if err != nil {
+			return err
+		}
+	}
+	return out.Flush()
 }

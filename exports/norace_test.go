@@ -1,0 +1,5 @@
+//go:build !race
+
+package exports_test
+
+const slowness = 1
