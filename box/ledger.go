@@ -28,6 +28,9 @@ const (
 	LedgerAdopted       LedgerKind = "adopted"        // it is ours, with ref and fingerprint
 	LedgerRestored      LedgerKind = "restored"       // an exported history is in a new box, read back
 	LedgerAbandoned     LedgerKind = "abandoned"      // closed for ever by an operator; the box may still exist
+	// These two may come after the end, and say nothing of the box.
+	LedgerExportsDeleting LedgerKind = "exports-deleting" // these exports are about to be deleted
+	LedgerExportsDeleted  LedgerKind = "exports-deleted"  // they are gone
 )
 
 // LedgerEntry is one line of a workspace's ledger.
@@ -88,6 +91,22 @@ type LedgerRestore struct {
 type LedgerAbandonment struct {
 	Ref         Ref         `json:"ref,omitzero"`
 	Abandonment Abandonment `json:"abandonment"`
+}
+
+// LedgerExportDeletion is the data of exports-deleting and exports-deleted.
+type LedgerExportDeletion struct {
+	By      string `json:"by"`               // who, or "policy"
+	Because string `json:"because,omitzero"` // a sentence
+	// Exports are the manifests, by key and sum.
+	Exports []DeletedExport `json:"exports,omitempty"`
+	// Objects is how many went beside the manifests; exports-deleted only.
+	Objects int `json:"objects,omitzero"`
+}
+
+// DeletedExport names an export that was deleted.
+type DeletedExport struct {
+	Key    string `json:"key"`             // of its manifest
+	SHA256 string `json:"sha256,omitzero"` // of its manifest, if that could be read
 }
 
 // Marks is what a rebuild must know of a workspace beside its spec and the
