@@ -3,8 +3,8 @@
 // blob store and can prove them from the store alone, long after the box, the
 // engine and the process that wrote them are gone.
 //
-// It must never overwrite or delete what it wrote (only the probe of
-// [Store.Check] is removed again), never take a copy for an export before it
+// It must never overwrite what it wrote, never delete it but by the two ways
+// below, never take a copy for an export before it
 // was read back from the store, never hold a whole history in memory, and never
 // follow what a downloaded archive says about paths: nothing is ever unpacked
 // to disk. Activities call it to write; the gateway and the command line read.
@@ -22,6 +22,18 @@
 // taken by other content (a repeated attempt, a conversation that grew
 // meanwhile), the next free name is used: <hex32>-2.zip, and <attempt>-2 when
 // the attempt has a manifest for an older state of the history.
+//
+// # Encryption
+//
+// With [Keys] every object is an age file of the same name, in a layer below all
+// of this. Sums and lengths are those of what is inside.
+//
+// # Deletion
+//
+// [Store.Sweep] deletes the exports of workspaces that ended long enough ago, and
+// [Store.DeleteExport] one that a person was shown. Manifests go first, so that none
+// ever names what is gone, and an object goes only when no manifest that stays
+// names it. Ledgers are never deleted.
 //
 // # Manifest
 //

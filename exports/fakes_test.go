@@ -162,6 +162,8 @@ type bucket struct {
 	overwrites bool
 	// read may fail a read.
 	read func(key string) error
+	// deletes may fail a deletion.
+	deletes func(key string) error
 }
 
 func newBucket() *bucket { return &bucket{objects: map[string][]byte{}} }
@@ -180,6 +182,12 @@ func (b *bucket) keys() []string {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	return slices.Sorted(maps.Keys(b.objects))
+}
+
+func (b *bucket) size(key string) int64 {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return int64(len(b.objects[key]))
 }
 
 func (b *bucket) change(key string, f func([]byte) []byte) {
@@ -233,7 +241,7 @@ func (b *bucket) ListPaged(_ context.Context, opts *driver.ListOptions) (*driver
 	page := &driver.ListPage{}
 	for _, key := range b.keys() {
 		if strings.HasPrefix(key, opts.Prefix) && key > string(opts.PageToken) {
-			page.Objects = append(page.Objects, &driver.ListObject{Key: key})
+			page.Objects = append(page.Objects, &driver.ListObject{Key: key, Size: b.size(key)})
 			if len(page.Objects) == 3 { // small pages, so that paging is used
 				page.NextPageToken = []byte(key)
 				break
@@ -252,12 +260,17 @@ func (r *bucketReader) Close() error                         { return nil }
 func (r *bucketReader) Attributes() *driver.ReaderAttributes { return &r.attrs }
 func (r *bucketReader) As(any) bool                          { return false }
 
-func (b *bucket) NewRangeReader(_ context.Context, key string, _, _ int64, _ *driver.ReaderOptions) (driver.Reader, error) {
+func (b *bucket) NewRangeReader(_ context.Context, key string, offset, length int64, _ *driver.ReaderOptions) (driver.Reader, error) {
 	data, err := b.get(key)
 	if err != nil {
 		return nil, err
 	}
-	return &bucketReader{Reader: bytes.NewReader(data), attrs: driver.ReaderAttributes{Size: int64(len(data))}}, nil
+	attrs := driver.ReaderAttributes{Size: int64(len(data))}
+	data = data[min(offset, int64(len(data))):]
+	if length >= 0 {
+		data = data[:min(length, int64(len(data)))]
+	}
+	return &bucketReader{Reader: bytes.NewReader(data), attrs: attrs}, nil
 }
 
 type bucketWriter struct {
@@ -306,6 +319,11 @@ func (b *bucket) Copy(context.Context, string, string, *driver.CopyOptions) erro
 func (b *bucket) Delete(_ context.Context, key string) error {
 	if _, err := b.get(key); err != nil {
 		return err
+	}
+	if b.deletes != nil {
+		if err := b.deletes(key); err != nil {
+			return err
+		}
 	}
 	b.change(key, func([]byte) []byte { return nil })
 	return nil

@@ -71,7 +71,7 @@ func (a *Shared) readStore(ctx context.Context) (*exports.Store, string, error) 
 			return nil, "", box.Errorf(box.ClassNotFound, "there is no export store at %s; name the one of the workers with BOXKEEPER_EXPORTS, --data or a configuration file", cfg.Exports)
 		}
 	}
-	store, err := exports.Open(ctx, cfg.Exports)
+	store, err := openStore(ctx, cfg, exports.Options{Now: a.env.Now}, nil)
 	return store, cfg.Exports, err
 }
 
