@@ -21,7 +21,7 @@ func TestSweepReportsWhatItDeletedAndWhatItCouldNot(t *testing.T) {
 	now := time.Date(2026, 5, 1, 12, 0, 0, 0, time.UTC)
 	store, err := exports.OpenWith(t.Context(), "mem://", exports.Options{SpoolDir: t.TempDir(), Now: func() time.Time { return now }})
 	require.NoError(t, err)
-	defer store.Close()
+	t.Cleanup(func() { _ = store.Close() })
 	for _, workspace := range []string{"over", "alive", "strange"} {
 		raw, err := json.Marshal(box.LedgerCreate{Spec: box.Spec{
 			Version: box.WireVersion, Workspace: workspace, Owner: "o", Provider: "local", Policy: box.Policy{ExportLife: box.Duration(time.Hour)},

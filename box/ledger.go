@@ -13,24 +13,23 @@ type LedgerKind string
 // The kinds. An intent is written before the provider is called, the others
 // after the outcome is known.
 const (
-	LedgerCreateIntent  LedgerKind = "create-intent"  // a box of this epoch is about to be made
-	LedgerCreated       LedgerKind = "created"        // it exists, with ref and fingerprint
-	LedgerSuspendIntent LedgerKind = "suspend-intent" // the provider is about to be told
-	LedgerSuspended     LedgerKind = "suspended"      // with the provider's proof
-	LedgerResumeIntent  LedgerKind = "resume-intent"  // the provider is about to be told
-	LedgerResumed       LedgerKind = "resumed"        // the ref may have changed
-	LedgerExported      LedgerKind = "exported"       // with the receipt
-	LedgerNoticed       LedgerKind = "noticed"        // people were told of the expiry
-	LedgerMarks         LedgerKind = "marks"          // a person changed what a rebuild must know
-	LedgerDeleteIntent  LedgerKind = "delete-intent"  // the point of no return is next
-	LedgerDeleted       LedgerKind = "deleted"        // the tombstone: the workspace is closed for ever
-	LedgerAdoptIntent   LedgerKind = "adopt-intent"   // a box that is there is about to be taken over
-	LedgerAdopted       LedgerKind = "adopted"        // it is ours, with ref and fingerprint
-	LedgerRestored      LedgerKind = "restored"       // an exported history is in a new box, read back
-	LedgerAbandoned     LedgerKind = "abandoned"      // closed for ever by an operator; the box may still exist
-	// These two may come after the end, and say nothing of the box.
-	LedgerExportsDeleting LedgerKind = "exports-deleting" // these exports are about to be deleted
-	LedgerExportsDeleted  LedgerKind = "exports-deleted"  // they are gone
+	LedgerCreateIntent    LedgerKind = "create-intent"    // a box of this epoch is about to be made
+	LedgerCreated         LedgerKind = "created"          // it exists, with ref and fingerprint
+	LedgerSuspendIntent   LedgerKind = "suspend-intent"   // the provider is about to be told
+	LedgerSuspended       LedgerKind = "suspended"        // with the provider's proof
+	LedgerResumeIntent    LedgerKind = "resume-intent"    // the provider is about to be told
+	LedgerResumed         LedgerKind = "resumed"          // the ref may have changed
+	LedgerExported        LedgerKind = "exported"         // with the receipt
+	LedgerNoticed         LedgerKind = "noticed"          // people were told of the expiry
+	LedgerMarks           LedgerKind = "marks"            // a person changed what a rebuild must know
+	LedgerDeleteIntent    LedgerKind = "delete-intent"    // the point of no return is next
+	LedgerDeleted         LedgerKind = "deleted"          // the tombstone: the workspace is closed for ever
+	LedgerAdoptIntent     LedgerKind = "adopt-intent"     // a box that is there is about to be taken over
+	LedgerAdopted         LedgerKind = "adopted"          // it is ours, with ref and fingerprint
+	LedgerRestored        LedgerKind = "restored"         // an exported history is in a new box, read back
+	LedgerAbandoned       LedgerKind = "abandoned"        // closed for ever by an operator; the box may still exist
+	LedgerExportsDeleting LedgerKind = "exports-deleting" // these exports are about to be deleted; may come after the end
+	LedgerExportsDeleted  LedgerKind = "exports-deleted"  // they are gone; may come after the end
 )
 
 // LedgerEntry is one line of a workspace's ledger.

@@ -22,11 +22,12 @@ import (
 type opened func(t *testing.T, opts Options) *Store
 
 // contract is what every store must do, whoever wrote it.
-var contract = []struct { //nolint:gochecknoglobals // a table
+var contract = []struct {
 	name string
 	test func(t *testing.T, open opened)
 }{
 	{"its check passes", func(t *testing.T, open opened) {
+		t.Helper()
 		t.Parallel()
 		s := open(t, Options{})
 		for range 2 {
@@ -44,6 +45,7 @@ var contract = []struct { //nolint:gochecknoglobals // a table
 	{"what is given up is not there", givenUpIsNotThere},
 	{"what is absent is said to be", absentIsNotFound},
 	{"a deleted object may be deleted again", func(t *testing.T, open opened) {
+		t.Helper()
 		t.Parallel()
 		s := open(t, Options{})
 		must(t, s.put(t.Context(), "exports/ws/0001/a/manifest.json", "application/json", strings.NewReader("{}"), nil))
@@ -80,14 +82,16 @@ func TestStoreContract(t *testing.T) {
 		t.Run(kind, func(t *testing.T) {
 			t.Parallel()
 			for _, row := range contract {
-				t.Run(row.name, func(t *testing.T) { row.test(t, open) })
+				t.Run(row.name, func(t *testing.T) { //nolint:paralleltest // each row says so itself
+					row.test(t, open)
+				})
 			}
 		})
 		t.Run(kind+", encrypted", func(t *testing.T) {
 			t.Parallel()
 			keys := testKeys(t)
 			for _, row := range contract {
-				t.Run(row.name, func(t *testing.T) {
+				t.Run(row.name, func(t *testing.T) { //nolint:paralleltest // each row says so itself
 					row.test(t, func(t *testing.T, opts Options) *Store {
 						t.Helper()
 						opts.Keys = keys
@@ -100,6 +104,7 @@ func TestStoreContract(t *testing.T) {
 }
 
 func oneWriterWins(t *testing.T, open opened) {
+	t.Helper()
 	t.Parallel()
 	s := open(t, Options{})
 	for round := range 10 {
@@ -108,6 +113,7 @@ func oneWriterWins(t *testing.T, open opened) {
 }
 
 func oneLargeWriterWins(t *testing.T, open opened) {
+	t.Helper()
 	t.Parallel()
 	s := open(t, Options{})
 	// In more parts than one, where there are parts.
@@ -141,7 +147,7 @@ func raceFor(t *testing.T, s *Store, key string, writers int, body func(i int) [
 	}
 	r, err := s.bucket.NewReader(t.Context(), key, nil)
 	must(t, err)
-	defer r.Close()
+	defer r.Close() //nolint:errcheck // only read
 	got, err := io.ReadAll(r)
 	must(t, err)
 	if !bytes.Equal(got, body(winner)) {
@@ -150,6 +156,7 @@ func raceFor(t *testing.T, s *Store, key string, writers int, body func(i int) [
 }
 
 func listsAllPages(t *testing.T, open opened) {
+	t.Helper()
 	t.Parallel()
 	s := open(t, Options{})
 	var want []string
@@ -187,6 +194,7 @@ func listsAllPages(t *testing.T, open opened) {
 }
 
 func readsAnyPart(t *testing.T, open opened) {
+	t.Helper()
 	t.Parallel()
 	s := open(t, Options{})
 	for _, size := range []int{0, 1, 20, sealedHead - 1, sealedChunk - 1, sealedChunk, sealedChunk + 1, 300 << 10, 4 * sealedChunk, s3PartBytes + 3<<20} {
@@ -224,6 +232,7 @@ func readsAnyPart(t *testing.T, open opened) {
 }
 
 func cutIsNotThere(t *testing.T, open opened) {
+	t.Helper()
 	t.Parallel()
 	s := open(t, Options{})
 	for _, size := range []int{10, 3 << 20, 2*s3PartBytes + 5} {
@@ -235,6 +244,7 @@ func cutIsNotThere(t *testing.T, open opened) {
 }
 
 func givenUpIsNotThere(t *testing.T, open opened) {
+	t.Helper()
 	t.Parallel()
 	s := open(t, Options{})
 	for _, size := range []int{10, 2*s3PartBytes + 5} {
@@ -267,6 +277,7 @@ func notThere(t *testing.T, s *Store, key string) {
 }
 
 func absentIsNotFound(t *testing.T, open opened) {
+	t.Helper()
 	t.Parallel()
 	s := open(t, Options{})
 	notThere(t, s, "exports/ws/0001/a/none")
@@ -275,6 +286,7 @@ func absentIsNotFound(t *testing.T, open opened) {
 }
 
 func endedSaysSo(t *testing.T, open opened) {
+	t.Helper()
 	t.Parallel()
 	s := open(t, Options{})
 	must(t, s.put(t.Context(), "exports/ws/0001/a/x", "text/plain", strings.NewReader("x"), nil))

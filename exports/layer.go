@@ -125,7 +125,7 @@ func (c coded) Error() string { return c.err.Error() }
 func (c coded) Unwrap() error { return c.err }
 
 func unwrapped(err error) error {
-	said, ok := err.(interface{ Unwrap() []error }) //nolint:errorlint // only what a bucket put around it
+	said, ok := err.(interface{ Unwrap() []error })
 	if !ok || len(said.Unwrap()) == 0 || said.Unwrap()[0] == nil {
 		return err
 	}

@@ -92,14 +92,8 @@ func (s *Store) AppendLedger(ctx context.Context, workspace string, e Entry) (in
 	if seen.same > 0 || err != nil {
 		return seen.same, err
 	}
-	closed := seen.closed
-	if !closed && (begins(e.Kind) || seen.aside) { // the one that must not be wrong, or an end further back: read all of it
-		if closed, _, err = s.Closed(ctx, workspace); err != nil && (begins(e.Kind) || !damaged(err)) {
-			return 0, err
-		}
-	}
-	if closed && !e.Kind.Aside() {
-		return 0, refuseClosed(workspace)
+	if err := s.mayFollow(ctx, workspace, e.Kind, seen); err != nil {
+		return 0, err
 	}
 	for try := range maxCollisions {
 		e.Seq = last + 1 + try
@@ -130,6 +124,20 @@ func (s *Store) AppendLedger(ctx context.Context, workspace string, e Entry) (in
 		}
 	}
 	return 0, box.Errorf(box.ClassConflict, "the ledger of workspace %s is being written by too many at once; try again", workspace)
+}
+
+// mayFollow refuses what comes after the end.
+func (s *Store) mayFollow(ctx context.Context, workspace string, kind Kind, seen newest) (err error) {
+	closed := seen.closed
+	if !closed && (begins(kind) || seen.aside) { // the one that must not be wrong, or an end further back: read all of it
+		if closed, _, err = s.Closed(ctx, workspace); err != nil && (begins(kind) || !damaged(err)) {
+			return err
+		}
+	}
+	if closed && !kind.Aside() {
+		return refuseClosed(workspace)
+	}
+	return nil
 }
 
 // newest is what the end of a ledger tells a writer.

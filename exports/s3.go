@@ -48,96 +48,112 @@ const (
 	s3RegionOther = "us-east-1"     // for servers that have none: it only goes into signatures
 )
 
-// openS3 opens "s3://bucket?...". It contacts nobody. Credentials are found the
-// way that AWS's own tools find them, when they are first needed.
-func openS3(ctx context.Context, u *url.URL) (*blob.Bucket, error) {
-	refuse := func(form string, values ...any) (*blob.Bucket, error) {
-		return nil, box.Invalidf("exports.url", form, values...)
-	}
+// s3Settings are what an s3:// URL says.
+type s3Settings struct {
+	bucket, region, endpoint, profile, prefix string
+	pathStyle, checksums                      bool
+}
+
+func badS3(form string, values ...any) error { return box.Invalidf("exports.url", form, values...) }
+
+// parseS3 reads an s3:// URL. Invalid: it cannot be meant.
+func parseS3(u *url.URL) (s3Settings, error) {
 	if u.Host == "" || u.Path != "" && u.Path != "/" || u.Port() != "" {
-		return refuse("names no bucket, or more than one; write it like s3://bucket?region=eu-central-1, and a directory in the bucket as &prefix=boxkeeper/")
+		return s3Settings{}, badS3("names no bucket, or more than one; write it like s3://bucket?region=eu-central-1, and a directory in the bucket as &prefix=boxkeeper/")
 	}
 	query, err := url.ParseQuery(u.RawQuery)
 	if err != nil {
-		return refuse("has parameters that cannot be read")
+		return s3Settings{}, badS3("has parameters that cannot be read")
 	}
 	known := []string{s3Region, s3Endpoint, s3PathStyle, s3Prefix, s3Profile, s3Checksums}
 	for name, values := range query {
 		if !slices.Contains(known, name) {
-			return refuse("parameter %.40q is not known; there are %s", name, strings.Join(known, ", "))
+			return s3Settings{}, badS3("parameter %.40q is not known; there are %s", name, strings.Join(known, ", "))
 		}
 		if len(values) != 1 || values[0] == "" {
-			return refuse("parameter %s needs one value", name)
+			return s3Settings{}, badS3("parameter %s needs one value", name)
 		}
 	}
-	endpoint := query.Get(s3Endpoint)
-	if e, err := url.Parse(endpoint); err != nil || endpoint != "" && (e.Scheme != "https" && e.Scheme != "http" || e.Host == "" || e.User != nil || e.RawQuery != "" || e.Fragment != "") {
-		return refuse("parameter endpoint is like https://s3.example.com, without user or query")
+	s := s3Settings{bucket: u.Host, region: query.Get(s3Region), endpoint: query.Get(s3Endpoint), profile: query.Get(s3Profile), prefix: query.Get(s3Prefix)}
+	if !validEndpoint(s.endpoint) {
+		return s3Settings{}, badS3("parameter endpoint is like https://s3.example.com, without user or query")
 	}
-	pathStyle := endpoint != "" // what servers of one's own understand
+	s.pathStyle = s.endpoint != "" // what servers of one's own understand
 	if text := query.Get(s3PathStyle); text != "" {
-		if pathStyle, err = strconv.ParseBool(text); err != nil {
-			return refuse("parameter %s is true or false", s3PathStyle)
+		if s.pathStyle, err = strconv.ParseBool(text); err != nil {
+			return s3Settings{}, badS3("parameter %s is true or false", s3PathStyle)
 		}
 	}
 	// Servers other than AWS's own often cannot read the checksums that the SDK
 	// puts behind a body: one is known to keep them as part of the object. Every
 	// object is read back and compared anyway.
-	checksums := endpoint == ""
 	switch query.Get(s3Checksums) {
 	case "":
+		s.checksums = s.endpoint == ""
 	case "when_supported":
-		checksums = true
+		s.checksums = true
 	case "when_required":
-		checksums = false
 	default:
-		return refuse("parameter %s is when_supported or when_required", s3Checksums)
+		return s3Settings{}, badS3("parameter %s is when_supported or when_required", s3Checksums)
 	}
-	prefix := query.Get(s3Prefix)
-	if prefix != "" && (!strings.HasSuffix(prefix, "/") || !keyForm.MatchString(strings.TrimSuffix(prefix, "/"))) {
-		return refuse("parameter %s is a directory with a slash at its end, of a-z, 0-9, \"-\", \"_\" and \".\"", s3Prefix)
+	if s.prefix != "" && (!strings.HasSuffix(s.prefix, "/") || !keyForm.MatchString(strings.TrimSuffix(s.prefix, "/"))) {
+		return s3Settings{}, badS3("parameter %s is a directory with a slash at its end, of a-z, 0-9, \"-\", \"_\" and \".\"", s3Prefix)
 	}
+	return s, nil
+}
 
+func validEndpoint(text string) bool {
+	e, err := url.Parse(text)
+	return err == nil && (text == "" || (e.Scheme == "https" || e.Scheme == "http") && e.Host != "" && e.User == nil && e.RawQuery == "" && e.Fragment == "")
+}
+
+// openS3 opens "s3://bucket?...". It contacts nobody. Credentials are found the
+// way that AWS's own tools find them, when they are first needed.
+func openS3(ctx context.Context, u *url.URL) (*blob.Bucket, error) {
+	given, err := parseS3(u)
+	if err != nil {
+		return nil, err
+	}
 	load := []func(*awsconfig.LoadOptions) error{
 		awsconfig.WithHTTPClient(s3HTTP()),
 		awsconfig.WithLogger(logging.Nop{}), // what matters comes as an error
 	}
-	if region := query.Get(s3Region); region != "" {
-		load = append(load, awsconfig.WithRegion(region))
+	if given.region != "" {
+		load = append(load, awsconfig.WithRegion(given.region))
 	}
-	if profile := query.Get(s3Profile); profile != "" {
-		load = append(load, awsconfig.WithSharedConfigProfile(profile))
+	if given.profile != "" {
+		load = append(load, awsconfig.WithSharedConfigProfile(given.profile))
 	}
 	cfg, err := awsconfig.LoadDefaultConfig(ctx, load...)
 	if err != nil {
-		return refuse("AWS's own settings, in the environment or its configuration file, cannot be used: %v", err)
+		return nil, badS3("AWS's own settings, in the environment or its configuration file, cannot be used: %v", err)
 	}
 	if cfg.Region == "" {
-		if endpoint == "" {
-			return refuse("needs the region of the bucket, as &region=eu-central-1 or AWS_REGION")
+		if given.endpoint == "" {
+			return nil, badS3("needs the region of the bucket, as &region=eu-central-1 or AWS_REGION")
 		}
 		cfg.Region = s3RegionOther
 	}
 	client := s3.NewFromConfig(cfg, func(o *s3.Options) {
-		o.UsePathStyle = pathStyle
-		if endpoint != "" {
-			o.BaseEndpoint = aws.String(endpoint)
+		o.UsePathStyle = given.pathStyle
+		if given.endpoint != "" {
+			o.BaseEndpoint = aws.String(given.endpoint)
 		}
 		o.APIOptions = append(o.APIOptions, func(stack *middleware.Stack) error {
-			return stack.Initialize.Add(s3Habits{checksums: checksums}, middleware.Before)
+			return stack.Initialize.Add(s3Habits{checksums: given.checksums}, middleware.Before)
 		})
-		if !checksums {
+		if !given.checksums {
 			o.RequestChecksumCalculation = aws.RequestChecksumCalculationWhenRequired
 			o.ResponseChecksumValidation = aws.ResponseChecksumValidationWhenRequired
 		}
 	})
-	bucket, err := s3blob.OpenBucket(ctx, client, u.Host, nil)
+	bucket, err := s3blob.OpenBucket(ctx, client, given.bucket, nil)
 	if err != nil {
 		return nil, fault(ctx, "open the export store", err)
 	}
-	guarded := driver.Bucket(&s3Bucket{layer: layer{bucket}, client: client, name: u.Host, prefix: prefix})
-	if prefix != "" {
-		guarded = driver.NewPrefixedBucket(guarded, prefix)
+	guarded := driver.Bucket(&s3Bucket{layer: layer{bucket}, client: client, name: given.bucket, prefix: given.prefix})
+	if given.prefix != "" {
+		guarded = driver.NewPrefixedBucket(guarded, given.prefix)
 	}
 	return blob.NewBucket(guarded), nil
 }

@@ -66,7 +66,7 @@ type s3Server struct {
 // startS3 starts one, for as long as the test runs.
 func startS3(t *testing.T) *s3Server {
 	t.Helper()
-	program := os.Getenv("BOXKEEPER_TEST_S3_SERVER") //nolint:forbidigo // a test asks for its own setting
+	program := os.Getenv("BOXKEEPER_TEST_S3_SERVER")
 	if program == "" {
 		t.Skip("BOXKEEPER_TEST_S3_SERVER names no S3 server; scripts/s3.sh builds one")
 	}
@@ -83,12 +83,14 @@ func startS3(t *testing.T) *s3Server {
 
 // sharedS3 starts one when it is first needed, for as long as the outer test
 // runs.
-func sharedS3(outer *testing.T) func(t *testing.T) *s3Server {
+func sharedS3(t *testing.T) func(t *testing.T) *s3Server {
+	t.Helper()
+	outer := t
 	var once sync.Once
 	var server *s3Server
 	return func(t *testing.T) *s3Server {
 		t.Helper()
-		if os.Getenv("BOXKEEPER_TEST_S3_SERVER") == "" { //nolint:forbidigo // a test asks for its own setting
+		if os.Getenv("BOXKEEPER_TEST_S3_SERVER") == "" {
 			t.Skip("BOXKEEPER_TEST_S3_SERVER names no S3 server; scripts/s3.sh builds one")
 		}
 		once.Do(func() { server = startS3(outer) })

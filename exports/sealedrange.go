@@ -90,7 +90,7 @@ func (b *sealed) readHead(ctx context.Context, key string, size int64) (h *head,
 	if err != nil {
 		return nil, false, err
 	}
-	defer r.Close() //nolint:errcheck // nothing is written
+	defer r.Close()
 	h = &head{key: key, attrs: *r.Attributes(), size: r.Attributes().Size}
 	if h.bytes, err = io.ReadAll(io.LimitReader(r, size)); err != nil {
 		return nil, false, err
@@ -216,7 +216,7 @@ func (s *sealedSource) readTail() error {
 	if err != nil {
 		return err
 	}
-	defer r.Close() //nolint:errcheck // nothing is written
+	defer r.Close()
 	tail, err := io.ReadAll(io.LimitReader(r, h.size-start))
 	if err == nil && int64(len(tail)) < h.size-start {
 		err = io.ErrUnexpectedEOF

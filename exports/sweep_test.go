@@ -455,12 +455,14 @@ func TestObjectsStayForTheExportsThatNameThem(t *testing.T) {
 		if err := json.Unmarshal(d, &m); err != nil {
 			t.Fatal(err)
 		}
-		entry, ok := m["conversations"].([]any)[0].(map[string]any) //nolint:forcetypeassert // of our own manifest
-		if !ok {
-			t.Fatal("no conversation")
+		entries, _ := m["conversations"].([]any)
+		entry, ok := entries[0].(map[string]any)
+		totals, also := m["totals"].(map[string]any)
+		if !ok || !also {
+			t.Fatal("no manifest")
 		}
 		entry["key"], entry["reused"] = "exports/ws/0001/a/conversations/"+hex32(1)+".zip", true
-		m["totals"].(map[string]any)["reused"] = 1 //nolint:forcetypeassert // of our own manifest
+		totals["reused"] = 1
 		out, err := json.Marshal(m)
 		if err != nil {
 			t.Fatal(err)

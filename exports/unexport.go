@@ -265,7 +265,7 @@ func (s *Store) needed(ctx context.Context, workspace, except string) (map[strin
 // named calls fn for every key that a manifest needs beside its own: the one
 // place to add to when manifests name more. It may read the objects that a
 // manifest names, so an error means that not all were told.
-func (s *Store) named(_ context.Context, m Manifest, fn func(key string)) error {
+func (s *Store) named(_ context.Context, m Manifest, fn func(key string)) error { //nolint:unparam // what names more may be unreadable
 	for _, c := range m.Conversations {
 		fn(c.Key)
 	}

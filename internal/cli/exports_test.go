@@ -23,7 +23,7 @@ func ended(t *testing.T, ago time.Duration) (data, export string) {
 	data = exported(t)
 	store, err := exports.OpenWith(t.Context(), "file://"+filepath.Join(data, "exports"), exports.Options{Now: func() time.Time { return now.Add(-ago) }})
 	require.NoError(t, err)
-	defer store.Close()
+	t.Cleanup(func() { _ = store.Close() })
 	raw, err := json.Marshal(box.LedgerCreate{Spec: box.Spec{Version: box.WireVersion, Workspace: "mine", Owner: "o", Provider: "local"}})
 	require.NoError(t, err)
 	require.NoError(t, os.Remove(filepath.Join(data, "exports", "ledger", "mine", "00000001.json")))
