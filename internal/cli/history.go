@@ -98,8 +98,10 @@ func (a *Shared) histories(c *cobra.Command, store *exports.Store, where, worksp
 		entries, found = store.Conversations(ctx, workspace)
 		out.Conversations = append(out.Conversations, entries...)
 	}
-	if found != nil && box.ClassOf(found) != box.ClassUnknown {
-		return found // could not read: nothing can be said
+	for _, err := range []error{found, damage} {
+		if class := box.ClassOf(err); err != nil && class != box.ClassUnknown && class != box.ClassUnsupported {
+			return err // could not read: nothing can be said
+		}
 	}
 	damage = errors.Join(found, damage)
 	if len(out.Conversations) == 0 && damage == nil && !closed {
