@@ -28,6 +28,7 @@ var (
 	errAbsent = errors.New("no such object")
 	errTaken  = errors.New("there already")
 	errAway   = errors.New("the store is away")
+	errDenied = errors.New("the store's credentials ran out")
 )
 
 // flaky is a bucket of which one call fails: before it does anything, or with
@@ -38,6 +39,7 @@ type flaky struct {
 	calls   int
 	fault   int // the call that fails; zero for none
 	lost    bool
+	denied  bool // it fails for its credentials
 	watched bool // it is the test that looks: nothing is counted
 }
 
@@ -51,7 +53,10 @@ func (b *flaky) call(do func() error) error {
 	if b.calls++; b.calls != b.fault {
 		return do()
 	}
-	if b.lost {
+	switch {
+	case b.denied:
+		return errDenied
+	case b.lost:
 		_ = do()
 	}
 	return errAway
@@ -63,6 +68,8 @@ func (b *flaky) ErrorCode(err error) gcerrors.ErrorCode {
 		return gcerrors.NotFound
 	case errors.Is(err, errTaken):
 		return gcerrors.FailedPrecondition
+	case errors.Is(err, errDenied):
+		return gcerrors.PermissionDenied
 	}
 	return gcerrors.Unknown
 }
@@ -234,14 +241,14 @@ func (l *life) live() {
 // is lost, doubled or left behind.
 func TestALifeOverAStoreWhoseAnyCallFails(t *testing.T) {
 	t.Parallel()
-	begin := func(t *testing.T, fault int, lost bool) *life {
+	begin := func(t *testing.T, fault int, lost, denied bool) *life {
 		t.Helper()
-		l := &life{rig: newRig(t, nil), bucket: &flaky{objects: map[string][]byte{}, fault: fault, lost: lost}}
+		l := &life{rig: newRig(t, nil), bucket: &flaky{objects: map[string][]byte{}, fault: fault, lost: lost, denied: denied}}
 		l.store = exports.New(blob.NewBucket(l.bucket), exports.Options{SpoolDir: t.TempDir()})
 		l.boxes.Store = l.store
 		return l
 	}
-	whole := begin(t, 0, false)
+	whole := begin(t, 0, false, false)
 	whole.live()
 	calls := whole.bucket.calls
 	require.Greater(t, calls, 60)
@@ -249,8 +256,16 @@ func TestALifeOverAStoreWhoseAnyCallFails(t *testing.T) {
 		for n := 1; n <= calls; n++ {
 			t.Run(fmt.Sprintf("call %d, its answer lost: %v", n, lost), func(t *testing.T) {
 				t.Parallel()
-				begin(t, n, lost).live()
+				begin(t, n, lost, false).live()
 			})
 		}
+	}
+	// What refuses its credentials is the store, not the provider, which may have
+	// been told already.
+	for n := 1; n <= calls; n++ {
+		t.Run(fmt.Sprintf("call %d, refused", n), func(t *testing.T) {
+			t.Parallel()
+			begin(t, n, false, true).live()
+		})
 	}
 }

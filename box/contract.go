@@ -7,6 +7,12 @@ import "time"
 const (
 	WorkflowType = "Box"
 	TaskQueue    = "boxkeeper"
+	// StoreQueue is for work on the export store; no instance can have its name.
+	StoreQueue = "boxkeeper.exports"
+	// WorkflowSweepExports is the type of a pass over exports whose life is over,
+	// and ScheduleSweepExports what starts one a day.
+	WorkflowSweepExports = "SweepExports"
+	ScheduleSweepExports = "boxkeeper-sweep-exports"
 
 	UpdateConnect       = "connect"
 	UpdateRelease       = "release"

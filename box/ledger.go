@@ -13,21 +13,23 @@ type LedgerKind string
 // The kinds. An intent is written before the provider is called, the others
 // after the outcome is known.
 const (
-	LedgerCreateIntent  LedgerKind = "create-intent"  // a box of this epoch is about to be made
-	LedgerCreated       LedgerKind = "created"        // it exists, with ref and fingerprint
-	LedgerSuspendIntent LedgerKind = "suspend-intent" // the provider is about to be told
-	LedgerSuspended     LedgerKind = "suspended"      // with the provider's proof
-	LedgerResumeIntent  LedgerKind = "resume-intent"  // the provider is about to be told
-	LedgerResumed       LedgerKind = "resumed"        // the ref may have changed
-	LedgerExported      LedgerKind = "exported"       // with the receipt
-	LedgerNoticed       LedgerKind = "noticed"        // people were told of the expiry
-	LedgerMarks         LedgerKind = "marks"          // a person changed what a rebuild must know
-	LedgerDeleteIntent  LedgerKind = "delete-intent"  // the point of no return is next
-	LedgerDeleted       LedgerKind = "deleted"        // the tombstone: the workspace is closed for ever
-	LedgerAdoptIntent   LedgerKind = "adopt-intent"   // a box that is there is about to be taken over
-	LedgerAdopted       LedgerKind = "adopted"        // it is ours, with ref and fingerprint
-	LedgerRestored      LedgerKind = "restored"       // an exported history is in a new box, read back
-	LedgerAbandoned     LedgerKind = "abandoned"      // closed for ever by an operator; the box may still exist
+	LedgerCreateIntent    LedgerKind = "create-intent"    // a box of this epoch is about to be made
+	LedgerCreated         LedgerKind = "created"          // it exists, with ref and fingerprint
+	LedgerSuspendIntent   LedgerKind = "suspend-intent"   // the provider is about to be told
+	LedgerSuspended       LedgerKind = "suspended"        // with the provider's proof
+	LedgerResumeIntent    LedgerKind = "resume-intent"    // the provider is about to be told
+	LedgerResumed         LedgerKind = "resumed"          // the ref may have changed
+	LedgerExported        LedgerKind = "exported"         // with the receipt
+	LedgerNoticed         LedgerKind = "noticed"          // people were told of the expiry
+	LedgerMarks           LedgerKind = "marks"            // a person changed what a rebuild must know
+	LedgerDeleteIntent    LedgerKind = "delete-intent"    // the point of no return is next
+	LedgerDeleted         LedgerKind = "deleted"          // the tombstone: the workspace is closed for ever
+	LedgerAdoptIntent     LedgerKind = "adopt-intent"     // a box that is there is about to be taken over
+	LedgerAdopted         LedgerKind = "adopted"          // it is ours, with ref and fingerprint
+	LedgerRestored        LedgerKind = "restored"         // an exported history is in a new box, read back
+	LedgerAbandoned       LedgerKind = "abandoned"        // closed for ever by an operator; the box may still exist
+	LedgerExportsDeleting LedgerKind = "exports-deleting" // these exports are about to be deleted; may come after the end
+	LedgerExportsDeleted  LedgerKind = "exports-deleted"  // they are gone; may come after the end
 )
 
 // LedgerEntry is one line of a workspace's ledger.
@@ -88,6 +90,22 @@ type LedgerRestore struct {
 type LedgerAbandonment struct {
 	Ref         Ref         `json:"ref,omitzero"`
 	Abandonment Abandonment `json:"abandonment"`
+}
+
+// LedgerExportDeletion is the data of exports-deleting and exports-deleted.
+type LedgerExportDeletion struct {
+	By      string `json:"by"`               // who, or "policy"
+	Because string `json:"because,omitzero"` // a sentence
+	// Exports are the manifests, by key and sum.
+	Exports []DeletedExport `json:"exports,omitempty"`
+	// Objects is how many went beside the manifests; exports-deleted only.
+	Objects int `json:"objects,omitzero"`
+}
+
+// DeletedExport names an export that was deleted.
+type DeletedExport struct {
+	Key    string `json:"key"`             // of its manifest
+	SHA256 string `json:"sha256,omitzero"` // of its manifest, if that could be read
 }
 
 // Marks is what a rebuild must know of a workspace beside its spec and the

@@ -47,6 +47,9 @@ type ledgerReader struct {
 }
 
 func (r *ledgerReader) take(e LedgerEntry) error {
+	if e.Kind.Aside() {
+		return nil
+	}
 	if !r.opened && !e.Kind.opens() && !e.Kind.Closes() {
 		return Errorf(ClassUnknown, "it is of kind %q, and none before it says what the workspace is", e.Kind)
 	}
@@ -73,6 +76,7 @@ func (r *ledgerReader) take(e LedgerEntry) error {
 		return r.noted(e)
 	case LedgerDeleteIntent, LedgerDeleted:
 		return r.deleted(e)
+	case LedgerExportsDeleting, LedgerExportsDeleted: // said above
 	}
 	return Errorf(ClassUnknown, "kind %.40q is not known to this program; use a newer one", e.Kind)
 }
@@ -85,6 +89,10 @@ func (k LedgerKind) opens() bool {
 // Closes reports whether nothing comes after an entry: the workspace is closed
 // for ever.
 func (k LedgerKind) Closes() bool { return k == LedgerDeleted || k == LedgerAbandoned }
+
+// Aside reports whether an entry says nothing of the box: what became of its
+// exports. Such an entry may come after the end.
+func (k LedgerKind) Aside() bool { return k == LedgerExportsDeleting || k == LedgerExportsDeleted }
 
 func (r *ledgerReader) closed() bool {
 	return r.facts.State == StateBoxArchived || r.facts.State == StateAbandoned

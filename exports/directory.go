@@ -360,7 +360,11 @@ func (d *directory) Delete(_ context.Context, key string) error {
 	if _, err := d.regular(key); err != nil {
 		return err
 	}
-	return d.root.Remove(key)
+	if err := d.root.Remove(key); err != nil {
+		return err
+	}
+	// What is deleted first must stay deleted before what is deleted next.
+	return d.sync(path.Dir(key))
 }
 
 func (d *directory) Close() error { return d.root.Close() }
@@ -373,8 +377,15 @@ func (d *directory) SignedURL(context.Context, string, *driver.SignedURLOptions)
 	return "", errUnsupported
 }
 
-func (d *directory) As(any) bool             { return false }
 func (d *directory) ErrorAs(error, any) bool { return false }
+
+func (d *directory) As(i any) bool {
+	p, ok := i.(**directory)
+	if ok {
+		*p = d
+	}
+	return ok
+}
 
 func (d *directory) ErrorCode(err error) gcerrors.ErrorCode {
 	switch {

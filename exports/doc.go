@@ -3,12 +3,12 @@
 // blob store and can prove them from the store alone, long after the box, the
 // engine and the process that wrote them are gone.
 //
-// It must never overwrite or delete what it wrote (only the probe of
-// [Store.Check] is removed again), never take a copy for an export before it
-// was read back from the store, never hold a whole history or workspace in
-// memory, and never follow what a downloaded archive says about paths: it unpacks
-// nothing to disk, and hands out no name that is absolute, climbs or is a link.
-// Activities call it to write; the gateway and the command line read.
+// It must never overwrite what it wrote, never delete it but by the two ways
+// below, never take a copy for an export before it was read back from the store,
+// never hold a whole history or workspace in memory, and never follow what a
+// downloaded archive says about paths: it unpacks nothing to disk, and hands out
+// no name that is absolute, climbs or is a link. Activities call it to write; the
+// gateway and the command line read.
 //
 // # Layout
 //
@@ -25,6 +25,18 @@
 // taken by other content (a repeated attempt, a conversation that grew
 // meanwhile), the next free name is used: <hex32>-2.zip, and <attempt>-2 when
 // the attempt has a manifest for an older state of the history.
+//
+// # Encryption
+//
+// With [Keys] every object is an age file of the same name, in a layer below all
+// of this. Sums and lengths are those of what is inside.
+//
+// # Deletion
+//
+// [Store.Sweep] deletes the exports of workspaces that ended long enough ago, and
+// [Store.DeleteExport] one that a person was shown. Manifests go first, so that none
+// ever names what is gone, and an object goes only when no manifest that stays
+// names it. Ledgers are never deleted.
 //
 // # Manifest
 //

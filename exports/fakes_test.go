@@ -167,6 +167,8 @@ type bucket struct {
 	// reads and sent count the reads of objects, and the bytes that they took.
 	reads int
 	sent  int64
+	// deletes may fail a deletion.
+	deletes func(key string) error
 }
 
 func newBucket() *bucket { return &bucket{objects: map[string][]byte{}} }
@@ -185,6 +187,12 @@ func (b *bucket) keys() []string {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	return slices.Sorted(maps.Keys(b.objects))
+}
+
+func (b *bucket) size(key string) int64 {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return int64(len(b.objects[key]))
 }
 
 func (b *bucket) change(key string, f func([]byte) []byte) {
@@ -238,7 +246,7 @@ func (b *bucket) ListPaged(_ context.Context, opts *driver.ListOptions) (*driver
 	page := &driver.ListPage{}
 	for _, key := range b.keys() {
 		if strings.HasPrefix(key, opts.Prefix) && key > string(opts.PageToken) {
-			page.Objects = append(page.Objects, &driver.ListObject{Key: key})
+			page.Objects = append(page.Objects, &driver.ListObject{Key: key, Size: b.size(key)})
 			if len(page.Objects) == 3 { // small pages, so that paging is used
 				page.NextPageToken = []byte(key)
 				break
@@ -335,6 +343,11 @@ func (b *bucket) Copy(context.Context, string, string, *driver.CopyOptions) erro
 func (b *bucket) Delete(_ context.Context, key string) error {
 	if _, err := b.get(key); err != nil {
 		return err
+	}
+	if b.deletes != nil {
+		if err := b.deletes(key); err != nil {
+			return err
+		}
 	}
 	b.change(key, func([]byte) []byte { return nil })
 	return nil

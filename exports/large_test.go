@@ -159,7 +159,7 @@ func manifestOf(t testing.TB, c exports.ConversationEntry) []byte {
 	t.Helper()
 	data, err := json.Marshal(exports.Manifest{
 		Version: exports.ManifestVersion, Workspace: "ws", Epoch: 1, Attempt: "a",
-		Digest: box.HistoryDigest([]box.ConversationMark{{ID: c.ID, Events: c.Events}}),
+		NoArchive: "the box has no files", Digest: box.HistoryDigest([]box.ConversationMark{{ID: c.ID, Events: c.Events}}),
 		Totals: exports.Totals{Conversations: 1, Events: c.Events, Bytes: c.Bytes}, Conversations: []exports.ConversationEntry{c},
 	})
 	if err != nil {

@@ -34,13 +34,16 @@ const (
 	KindAdopted       = box.LedgerAdopted
 	KindRestored      = box.LedgerRestored
 	KindAbandoned     = box.LedgerAbandoned
+
+	KindExportsDeleting = box.LedgerExportsDeleting
+	KindExportsDeleted  = box.LedgerExportsDeleted
 )
 
 func known(k Kind) bool {
 	switch k {
 	case KindCreateIntent, KindCreated, KindSuspendIntent, KindSuspended, KindResumeIntent, KindResumed,
 		KindExported, KindNoticed, KindMarks, KindDeleteIntent, KindDeleted,
-		KindAdoptIntent, KindAdopted, KindRestored, KindAbandoned:
+		KindAdoptIntent, KindAdopted, KindRestored, KindAbandoned, KindExportsDeleting, KindExportsDeleted:
 		return true
 	}
 	return false
@@ -67,7 +70,7 @@ type ledgerObject struct {
 // safe to repeat: an entry of the same id, kind and epoch among the newest 32
 // answers with its number, the first one wins. Writers in any number of
 // processes never overwrite each other. After the entry that closes a workspace
-// everything new is FailedPrecondition. Data that looks like it holds a
+// everything new is FailedPrecondition, but for what becomes of its exports. Data that looks like it holds a
 // secret is Invalid.
 func (s *Store) AppendLedger(ctx context.Context, workspace string, e Entry) (int, error) {
 	if err := validateEntry(workspace, e); err != nil {
@@ -85,17 +88,12 @@ func (s *Store) AppendLedger(ctx context.Context, workspace string, e Entry) (in
 	if len(numbers) > 0 {
 		last = numbers[len(numbers)-1]
 	}
-	n, done, closed, err := s.repeated(ctx, workspace, e, numbers)
-	if done || err != nil {
-		return n, err
+	seen, err := s.newest(ctx, workspace, e, numbers)
+	if seen.same > 0 || err != nil {
+		return seen.same, err
 	}
-	if !closed && begins(e.Kind) { // the one that must not be wrong: read all of it
-		if closed, _, err = s.Closed(ctx, workspace); err != nil {
-			return 0, err
-		}
-	}
-	if closed {
-		return 0, refuseClosed(workspace)
+	if err := s.mayFollow(ctx, workspace, e.Kind, seen); err != nil {
+		return 0, err
 	}
 	for try := range maxCollisions {
 		e.Seq = last + 1 + try
@@ -121,30 +119,52 @@ func (s *Store) AppendLedger(ctx context.Context, workspace string, e Entry) (in
 		if done, err := sameEntry(other, e); done || err != nil {
 			return e.Seq, err
 		}
-		if other.Kind.Closes() {
+		if other.Kind.Closes() && !e.Kind.Aside() {
 			return 0, refuseClosed(workspace)
 		}
 	}
 	return 0, box.Errorf(box.ClassConflict, "the ledger of workspace %s is being written by too many at once; try again", workspace)
 }
 
-// repeated finds an entry that was appended before, among the newest, and
-// whether the tombstone is there: nothing but what was on its way comes after it.
-func (s *Store) repeated(ctx context.Context, workspace string, e Entry, numbers []int) (seq int, done, closed bool, err error) {
+// mayFollow refuses what comes after the end.
+func (s *Store) mayFollow(ctx context.Context, workspace string, kind Kind, seen newest) (err error) {
+	closed := seen.closed
+	if !closed && (begins(kind) || seen.aside) { // the one that must not be wrong, or an end further back: read all of it
+		if closed, _, err = s.Closed(ctx, workspace); err != nil && (begins(kind) || !damaged(err)) {
+			return err
+		}
+	}
+	if closed && !kind.Aside() {
+		return refuseClosed(workspace)
+	}
+	return nil
+}
+
+// newest is what the end of a ledger tells a writer.
+type newest struct {
+	same   int  // the number of the entry, when it was appended before
+	closed bool // the tombstone is there
+	aside  bool // so are entries that may come after it
+}
+
+// newest looks for an entry that was appended before, and for the tombstone:
+// nothing but what was on its way comes after it, and what became of the exports.
+func (s *Store) newest(ctx context.Context, workspace string, e Entry, numbers []int) (out newest, err error) {
 	for _, n := range numbers[max(0, len(numbers)-idempotentReach):] {
 		seen, err := s.entry(ctx, workspace, n)
 		if damaged(err) {
 			continue // a damaged old entry must not stop the record of new facts
 		}
 		if err != nil {
-			return 0, false, false, err
+			return newest{}, err
 		}
 		if done, err := sameEntry(seen, e); done || err != nil {
-			return n, done, false, err
+			return newest{same: n}, err
 		}
-		closed = closed || seen.Kind.Closes()
+		out.closed = out.closed || seen.Kind.Closes()
+		out.aside = out.aside || seen.Kind.Aside()
 	}
-	return 0, false, closed, nil
+	return out, nil
 }
 
 func validateEntry(workspace string, e Entry) error {

@@ -3,7 +3,6 @@ package exports
 import (
 	"bytes"
 	"context"
-	"crypto/rand"
 	"crypto/sha256"
 	"encoding/hex"
 	"errors"
@@ -24,7 +23,7 @@ import (
 )
 
 const (
-	schemes        = "file:///absolute/directory or mem://"
+	schemes        = "file:///absolute/directory or s3://bucket?region=..."
 	copyBufferSize = 128 << 10
 )
 
@@ -32,6 +31,7 @@ const (
 // use, also by several processes on one bucket.
 type Store struct {
 	bucket *blob.Bucket
+	proof  proof
 	spool  string
 	now    func() time.Time
 	tool   string
@@ -46,11 +46,14 @@ type Options struct {
 	Now func() time.Time
 	// Tool names the program in manifests; empty means its build version.
 	Tool string
+	// Keys encrypt what is written and open what is read; see [ParseKeys].
+	Keys Keys
 }
 
 // Open opens the store at a URL with default [Options]: "file:///absolute/dir"
-// (made when absent) or "mem://", which is empty each time and ends with the
-// process. A bad URL is Invalid.
+// (made when absent), "s3://bucket?region=...&endpoint=...&prefix=..." of S3 and
+// what is compatible with it, or "mem://", which is empty each time and ends with
+// the process. Only a directory is contacted. A bad URL is Invalid.
 func Open(ctx context.Context, rawURL string) (*Store, error) {
 	return OpenWith(ctx, rawURL, Options{})
 }
@@ -64,7 +67,7 @@ func OpenWith(ctx context.Context, rawURL string, opts Options) (*Store, error) 
 	if err != nil {
 		return nil, box.Invalidf("exports.url", "is not a URL; use %s", schemes)
 	}
-	if u.User != nil || u.RawQuery != "" || u.Fragment != "" {
+	if u.User != nil || u.Fragment != "" || u.RawQuery != "" && u.Scheme != "s3" {
 		return nil, box.Invalidf("exports.url", "takes no user, query or fragment; use %s", schemes)
 	}
 	switch u.Scheme {
@@ -82,6 +85,14 @@ func OpenWith(ctx context.Context, rawURL string, opts Options) (*Store, error) 
 			return nil, box.Invalidf("exports.url", "mem:// takes no path")
 		}
 		return New(memblob.OpenBucket(&memblob.Options{NoMD5: true}), opts), nil
+	case "s3":
+		bucket, err := openS3(ctx, u)
+		if err != nil {
+			return nil, err
+		}
+		s := New(bucket, opts)
+		s.proof.due = true // there are many that are called compatible
+		return s, nil
 	default:
 		return nil, box.Invalidf("exports.url", "scheme %.20q is not known; use %s", u.Scheme, schemes)
 	}
@@ -90,7 +101,7 @@ func OpenWith(ctx context.Context, rawURL string, opts Options) (*Store, error) 
 // New returns a store over an open bucket, which must honour IfNotExist
 // atomically; Close closes it.
 func New(bucket *blob.Bucket, opts Options) *Store {
-	s := &Store{bucket: bucket, spool: opts.SpoolDir, now: opts.Now, tool: opts.Tool}
+	s := &Store{bucket: seal(bucket, opts.Keys), spool: opts.SpoolDir, now: opts.Now, tool: opts.Tool}
 	if s.now == nil {
 		s.now = time.Now
 	}
@@ -114,48 +125,16 @@ func (s *Store) Close() error {
 	return nil
 }
 
-// Check writes an object, reads it back, tries to overwrite it (which must be
-// refused) and deletes it, and makes a spool file: what an export needs. It is
-// safe to repeat.
-func (s *Store) Check(ctx context.Context) error {
-	nonce := make([]byte, 16)
-	_, _ = rand.Read(nonce) // never fails; documented
-	name := hex.EncodeToString(nonce)
-	key, body := "probe/"+name+".json", []byte(`{"probe":"`+name+`"}`)
-	if err := s.put(ctx, key, "application/json", bytes.NewReader(body), nil); err != nil {
-		return err
-	}
-	got, err := s.small(ctx, key, 1<<10)
-	if err == nil && !bytes.Equal(got, body) {
-		err = box.Errorf(box.ClassUnknown, "the export store returned other bytes than were written; use another store")
-	}
-	if err == nil {
-		switch err = s.put(ctx, key, "application/json", bytes.NewReader(body), nil); box.ClassOf(err) { //nolint:exhaustive // any other class is an error like the rest
-		case box.ClassAlreadyExists:
-			err = nil // as it must be
-		case "":
-			err = box.Errorf(box.ClassUnsupported, "the export store overwrites objects that exist; use one that honours conditional writes")
-		}
-	}
-	// The probe goes even when ctx ended meanwhile.
-	clean, cancel := context.WithTimeout(context.WithoutCancel(ctx), 10*time.Second)
-	defer cancel()
-	if gone := s.bucket.Delete(clean, key); gone != nil && err == nil {
-		err = fault(ctx, "delete the probe in the export store", gone)
-	}
-	if err != nil {
-		return err
-	}
-	f, err := s.newSpool()
-	if err != nil {
-		return err
-	}
-	return f.Close()
-}
-
 // put writes one object if its key is absent; otherwise the class is
 // AlreadyExists. The object is there complete or not at all.
 func (s *Store) put(ctx context.Context, key, contentType string, r io.Reader, tick func(int)) error {
+	if err := s.proveOnce(ctx); err != nil {
+		return err
+	}
+	return s.write(ctx, key, contentType, r, tick)
+}
+
+func (s *Store) write(ctx context.Context, key, contentType string, r io.Reader, tick func(int)) error {
 	writing, cancel := context.WithCancel(ctx)
 	defer cancel()
 	w, err := s.bucket.NewWriter(writing, key, &blob.WriterOptions{
@@ -216,19 +195,7 @@ func (s *Store) sum(ctx context.Context, key string, tick func(int)) (sum string
 
 // list calls fn for every key below prefix, in order.
 func (s *Store) list(ctx context.Context, prefix string, fn func(key string)) error {
-	it := s.bucket.List(&blob.ListOptions{Prefix: prefix})
-	for {
-		obj, err := it.Next(ctx)
-		switch {
-		case errors.Is(err, io.EOF):
-			return nil
-		case err != nil:
-			return fault(ctx, "list "+prefix, err)
-		case ctx.Err() != nil:
-			return fault(ctx, "list "+prefix, ctx.Err())
-		}
-		fn(obj.Key)
-	}
+	return s.listObjects(ctx, prefix, func(o object) { fn(o.key) })
 }
 
 // newSpool makes a file that has no name any more, so that no crash leaves it.
@@ -280,7 +247,24 @@ func fault(ctx context.Context, doing string, err error) error {
 	if _, done := errors.AsType[*box.Error](err); done {
 		return err
 	}
-	return box.Errorf(faultClass(ctx, err), "%s: %w", doing, err)
+	if d, ok := denied(err); ok && ctx.Err() == nil {
+		return box.Errorf(d.class, "%s: %w", doing, storeFault{d})
+	}
+	return box.Errorf(faultClass(ctx, err), "%s: %w", doing, storeFault{err})
+}
+
+// storeFault marks what a bucket or a disk said.
+type storeFault struct{ err error }
+
+func (f storeFault) Error() string { return f.err.Error() }
+func (f storeFault) Unwrap() error { return f.err }
+
+// FromStore reports whether an error is what the store's bucket, or the disk of
+// the spool, said, and not a refusal of the store's rules. Its class says nothing
+// of a box or of its provider.
+func FromStore(err error) bool {
+	_, is := errors.AsType[storeFault](err)
+	return is
 }
 
 func faultClass(ctx context.Context, err error) box.Class {
@@ -292,7 +276,7 @@ func faultClass(ctx context.Context, err error) box.Class {
 	case errors.Is(err, syscall.ENOSPC), errors.Is(err, syscall.EDQUOT):
 		return box.ClassExhausted
 	}
-	switch gcerrors.Code(err) { //nolint:exhaustive // the rest is for trying again
+	switch codeOf(err) { //nolint:exhaustive // the rest is for trying again
 	case gcerrors.NotFound:
 		return box.ClassNotFound
 	case gcerrors.FailedPrecondition, gcerrors.AlreadyExists:

@@ -101,8 +101,8 @@ func (g generatedWork) write(out *tar.Writer) error {
 // it takes must not grow with the files, neither their bytes nor their number.
 func TestScenario94AWorkspaceIsStreamed(t *testing.T) { //nolint:paralleltest // see above
 	for name, work := range map[string]generatedWork{
-		"large files": {generated{}, 4, 55 << 20},
-		"many files":  {generated{}, 120_000, 10},
+		"large files": {generated{1, 100}, 4, 55 << 20},
+		"many files":  {generated{1, 100}, 120_000, 10},
 	} {
 		s, _ := directoryStore(t)
 		var receipt box.Receipt
@@ -151,7 +151,7 @@ var _ exports.WorkspaceSource = generatedWork{}
 // BenchmarkExportWorkspace takes 64 MB that do not compress through download,
 // check, cut, store and read-back; "again" is the same when all chunks are there.
 func BenchmarkExportWorkspace(b *testing.B) {
-	work := generatedWork{generated{}, 64, 1 << 20}
+	work := generatedWork{generated{1, 100}, 64, 1 << 20}
 	r, err := work.Workspace(b.Context())
 	if err != nil {
 		b.Fatal(err)

@@ -43,6 +43,7 @@ type server struct {
 
 	polls     chan poll
 	signals   chan *workflowservicepb.SignalWorkflowExecutionRequest
+	schedules chan *workflowservicepb.CreateScheduleRequest
 	resets    chan *workflowservicepb.ResetStickyTaskQueueRequest
 	completed chan *workflowservicepb.RespondWorkflowTaskCompletedRequest
 
@@ -73,6 +74,11 @@ func (*server) DescribeNamespace(_ context.Context, r *workflowservicepb.Describ
 		NamespaceInfo: &namespacepb.NamespaceInfo{Name: r.GetNamespace()},
 		Config:        &namespacepb.NamespaceConfig{WorkflowExecutionRetentionTtl: durationpb.New(time.Hour)},
 	}, nil
+}
+
+func (s *server) CreateSchedule(_ context.Context, r *workflowservicepb.CreateScheduleRequest) (*workflowservicepb.CreateScheduleResponse, error) {
+	s.schedules <- r
+	return &workflowservicepb.CreateScheduleResponse{}, s.refusal("schedule")
 }
 
 func (s *server) wait(ctx context.Context, p poll) {
@@ -134,6 +140,7 @@ func newRig(t *testing.T) *rig {
 	end, stop := context.WithCancel(context.Background()) //nolint:forbidigo // ended by the test itself
 	s := &server{
 		polls: make(chan poll, 100), signals: make(chan *workflowservicepb.SignalWorkflowExecutionRequest, 100),
+		schedules: make(chan *workflowservicepb.CreateScheduleRequest, 100),
 		resets:    make(chan *workflowservicepb.ResetStickyTaskQueueRequest, 100),
 		completed: make(chan *workflowservicepb.RespondWorkflowTaskCompletedRequest, 10), refuse: map[string]error{}, end: end,
 	}

@@ -67,6 +67,7 @@ const (
 	// tell does not wait for it.
 	stickyBound   = 10 * time.Second
 	deadlockBound = 10 * time.Second // a busy machine must not look like a stuck workflow
+	sweeps        = 1                // passes over the export store at a time
 )
 
 // Set is the running workers of one process. The zero value is not usable.
@@ -112,6 +113,13 @@ func New(c client.Client, opts Options) (*Set, error) {
 		})
 		Register(w)
 		s.workers = append(s.workers, w)
+		store := worker.New(c, box.StoreQueue, worker.Options{
+			Identity:          identity,
+			WorkerStopTimeout: stopWait, DisableWorkflowWorker: true, DisableRegistrationAliasing: true, OnFatalError: s.fail,
+			MaxConcurrentActivityExecutionSize: sweeps, MaxConcurrentActivityTaskPollers: sweeps,
+		})
+		store.RegisterActivity(&activities.Exports{Store: opts.Store})
+		s.workers = append(s.workers, store)
 	}
 	seen, slots := map[string]bool{}, make(activities.Slots, transfers)
 	for _, p := range opts.Providers {
@@ -136,6 +144,7 @@ func New(c client.Client, opts Options) (*Set, error) {
 // Register puts the workflows into a registry: a worker's or a replayer's.
 func Register(r worker.WorkflowRegistry) {
 	r.RegisterWorkflowWithOptions(workflows.Box, workflow.RegisterOptions{Name: box.WorkflowType})
+	r.RegisterWorkflowWithOptions(workflows.SweepExports, workflow.RegisterOptions{Name: box.WorkflowSweepExports})
 }
 
 // Failed tells once when a worker stopped by itself: its credentials were
@@ -160,6 +169,9 @@ func (s *Set) Start() error {
 			return box.Errorf(box.ClassUnavailable, "start a worker: %w", err)
 		}
 		s.started = append(s.started, w)
+	}
+	if !s.opts.NoWorkflows {
+		s.watches.Go(func() { s.schedule(ctx) })
 	}
 	for _, p := range s.opts.Providers {
 		if p.Capabilities().Watch == box.Yes {

@@ -159,3 +159,30 @@ func TestStopIsSafeToRepeatAndBeforeAStart(t *testing.T) {
 	set.Stop()
 	set.Stop()
 }
+
+func TestTheSweepOfExportsIsScheduledOnceADay(t *testing.T) {
+	t.Parallel()
+	for name, refusal := range map[string]error{
+		"new":                        nil,
+		"there already":              serviceerror.NewWorkflowExecutionAlreadyStarted("there", "r", "s"),
+		"this Temporal has none":     serviceerror.NewUnimplemented("no schedules"),
+		"it cannot be reached today": serviceerror.NewUnavailable("later"),
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			r := newRig(t)
+			if refusal != nil {
+				r.set("schedule", refusal)
+			}
+			r.start(t) // and does not wait for it
+			got := next(t, "the schedule", r.schedules)
+			assert.Equal(t, box.ScheduleSweepExports, got.GetScheduleId())
+			spec, start := got.GetSchedule().GetSpec(), got.GetSchedule().GetAction().GetStartWorkflow()
+			require.Len(t, spec.GetInterval(), 1)
+			assert.Equal(t, 24*time.Hour, spec.GetInterval()[0].GetInterval().AsDuration())
+			assert.Equal(t, box.WorkflowSweepExports, start.GetWorkflowType().GetName())
+			assert.Equal(t, box.TaskQueue, start.GetTaskQueue().GetName())
+			r.asked(t, "activity "+box.StoreQueue)
+		})
+	}
+}

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"io/fs"
 	"maps"
+	"net"
 	"net/url"
 	"os"
 	"path/filepath"
@@ -224,7 +225,7 @@ func (a *Shared) checkStore(ctx context.Context, cfg config.Config, out *checks)
 			return
 		}
 	}
-	store, err := exports.Open(ctx, cfg.Exports)
+	store, err := openStore(ctx, cfg, exports.Options{}, nil)
 	if err != nil {
 		out.fail(what, err)
 		return
@@ -234,12 +235,30 @@ func (a *Shared) checkStore(ctx context.Context, cfg config.Config, out *checks)
 		out.fail(what, err)
 		return
 	}
-	if cfg.Exports == "mem://" {
-		out.warn(what, "mem:// forgets everything when the process ends; use file:///absolute/directory for real work")
-		return
+	how := "in the clear"
+	if len(cfg.Recipients) > 0 {
+		how = "encrypted for " + plural(len(cfg.Recipients), "recipient")
 	}
-	out.ok(what, "%s takes, keeps and protects objects", cfg.Exports)
+	out.ok(what, "%s takes, keeps and protects objects, %s", cfg.Exports, how)
+	if open, yes := plainEndpoint(cfg.Exports); yes {
+		out.warn(what, "%s is reached without TLS: everyone on the way can read and change what is stored; use https:// there", open)
+	}
 	a.checkClock(cfg, out)
+}
+
+// plainEndpoint returns the endpoint of a bucket that is reached over the network
+// in the clear.
+func plainEndpoint(rawURL string) (string, bool) {
+	u, err := url.Parse(rawURL)
+	if err != nil || u.Scheme != "s3" {
+		return "", false
+	}
+	endpoint, err := url.Parse(u.Query().Get("endpoint"))
+	if err != nil || endpoint.Scheme != "http" {
+		return "", false
+	}
+	at := net.ParseIP(endpoint.Hostname())
+	return endpoint.Host, endpoint.Hostname() != "localhost" && (at == nil || !at.IsLoopback())
 }
 
 // checkClock compares this process's clock with that of the file system that

@@ -48,7 +48,7 @@ type fleetRebuild struct {
 
 func (a *Shared) fleetCommand() *cobra.Command {
 	c := group(&cobra.Command{Use: "fleet", GroupID: groupRun, Short: "Look after all workspaces at once"})
-	c.AddCommand(a.rebuildCommand())
+	c.AddCommand(a.rebuildCommand(), a.sweepCommand())
 	return c
 }
 

@@ -134,7 +134,7 @@ func (a *Shared) readStore(ctx context.Context) (*exports.Store, string, error) 
 			return nil, "", box.Errorf(box.ClassNotFound, "there is no export store at %s; name the one of the workers with BOXKEEPER_EXPORTS, --data or a configuration file", cfg.Exports)
 		}
 	}
-	store, err := exports.Open(ctx, cfg.Exports)
+	store, err := openStore(ctx, cfg, exports.Options{Now: a.env.Now}, nil)
 	return store, cfg.Exports, err
 }
 
@@ -161,8 +161,10 @@ func (a *Shared) histories(c *cobra.Command, store *exports.Store, where, worksp
 		entries, found = store.Conversations(ctx, workspace)
 		out.Conversations = append(out.Conversations, entries...)
 	}
-	if found != nil && box.ClassOf(found) != box.ClassUnknown {
-		return found // could not read: nothing can be said
+	for _, err := range []error{found, damage} {
+		if class := box.ClassOf(err); err != nil && class != box.ClassUnknown && class != box.ClassUnsupported {
+			return err // could not read: nothing can be said
+		}
 	}
 	damage = errors.Join(found, damage)
 	if len(out.Conversations) == 0 && damage == nil && !closed {

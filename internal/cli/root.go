@@ -173,7 +173,7 @@ func (a *Shared) boxCommand() *cobra.Command {
 		a.suspendCommand(), a.resumeCommand(), a.reclaimCommand(), a.exportCommand(),
 		a.deleteCommand(), a.confirmCommand(), a.cancelCommand(),
 		a.restoreCommand(), a.replaceCommand(), a.abandonCommand(), a.holdCommand(),
-		a.policyCommand(), a.keepCommand(), a.freezeCommand(), a.historyCommand(),
+		a.policyCommand(), a.keepCommand(), a.freezeCommand(), a.historyCommand(), a.exportsCommand(),
 	)
 	return c
 }

@@ -16,6 +16,8 @@ type inForce struct {
 	File               string     `json:"file,omitzero"`
 	DataDir            string     `json:"data"`
 	Exports            string     `json:"exports"`
+	Recipients         []string   `json:"encryption_recipients,omitempty"`
+	Identities         []string   `json:"encryption_identities,omitempty"`
 	InstallationSecret string     `json:"installation_secret"`
 	Listen             string     `json:"listen"`
 	LogLevel           string     `json:"log_level"`
@@ -69,6 +71,7 @@ func (a *Shared) configCommand() *cobra.Command {
 		}
 		now := inForce{
 			File: cfg.File, DataDir: cfg.DataDir, Exports: cfg.Exports, InstallationSecret: cfg.InstallationSecret, Listen: cfg.Listen,
+			Recipients: cfg.Recipients, Identities: cfg.Identities,
 			LogLevel: cfg.Log.Level, LogFormat: cfg.Log.Format, SpecEnv: cfg.SpecEnv, SpecFiles: cfg.SpecFiles,
 			Address: temporal.HostPort, Namespace: temporal.Namespace,
 		}
@@ -93,6 +96,7 @@ func (p *page) inForce(now inForce) {
 	}
 	p.facts(
 		[2]string{"file", orDash(now.File)}, [2]string{"data", now.DataDir}, [2]string{"exports", now.Exports},
+		[2]string{"encryption.recipients", list(now.Recipients)}, [2]string{"encryption.identities", list(now.Identities)},
 		[2]string{"installation_secret", now.InstallationSecret}, [2]string{"listen", now.Listen},
 		[2]string{"log", now.LogLevel + ", " + now.LogFormat},
 		[2]string{"specs.env", list(now.SpecEnv)}, [2]string{"specs.files", list(now.SpecFiles)},

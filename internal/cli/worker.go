@@ -78,10 +78,6 @@ type Parts struct {
 // store, the providers, the log and the metrics. On an error nothing is left
 // open.
 func (a *Shared) OpenParts(ctx context.Context, cfg config.Config) (_ *Parts, err error) {
-	if strings.HasPrefix(cfg.Exports, "mem:") {
-		// A box would be deleted on the word of a store that forgets.
-		return nil, box.Invalidf("exports", "mem:// forgets every history when this process ends; name a store that lasts, like file:///var/lib/boxkeeper/exports")
-	}
 	redactor := &telemetry.Redactor{}
 	p := &Parts{}
 	p.Logger, err = telemetry.NewLogger(a.root.ErrOrStderr(), telemetry.LogOptions{Level: cfg.Log.Level, Format: cfg.Log.Format, Redactor: redactor})
@@ -104,7 +100,7 @@ func (a *Shared) OpenParts(ctx context.Context, cfg config.Config) (_ *Parts, er
 	if err := os.MkdirAll(spool, 0o700); err != nil {
 		return nil, box.Errorf(box.ClassFailedPrecondition, "make the spool directory in %s: %w", cfg.DataDir, err)
 	}
-	if p.Store, err = exports.OpenWith(ctx, cfg.Exports, exports.Options{SpoolDir: spool}); err != nil {
+	if p.Store, err = openStore(ctx, cfg, exports.Options{SpoolDir: spool}, redactor); err != nil {
 		return nil, err
 	}
 	defer func() {
@@ -120,6 +116,28 @@ func (a *Shared) OpenParts(ctx context.Context, cfg config.Config) (_ *Parts, er
 	}
 	p.Notices = outlet(cfg, p.Installation.ID, redactor, p.Logger, p.Metrics.Deliveries().Record)
 	return p, nil
+}
+
+// openStore opens the export store with the keys that cfg names; redactor, if
+// any, masks them in the log.
+func openStore(ctx context.Context, cfg config.Config, opts exports.Options, redactor *telemetry.Redactor) (*exports.Store, error) {
+	identities, err := cfg.StoreSecrets()
+	if err != nil {
+		return nil, err
+	}
+	if redactor != nil {
+		for _, secret := range identities {
+			for line := range strings.Lines(secret.Reveal()) {
+				if !strings.HasPrefix(line, "#") { // the comment of an identity file names the public key
+					redactor.Add(box.Secret(strings.TrimSpace(line)))
+				}
+			}
+		}
+	}
+	if opts.Keys, err = exports.ParseKeys(cfg.Recipients, identities); err != nil {
+		return nil, err
+	}
+	return exports.OpenWith(ctx, cfg.Exports, opts)
 }
 
 // Close closes what was opened.

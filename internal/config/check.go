@@ -39,10 +39,12 @@ func (v *values) config() (Config, error) {
 		InstallationSecret: v.text(settingSecret, "file:"+filepath.Join(data, keyFile)),
 		Log:                Log{Level: v.text(settingLogLevel, "info"), Format: v.text(settingLogFormat, "console")},
 		Listen:             v.text(settingListen, DefaultListen),
+		Recipients:         v.top[settingRecipients].list,
+		Identities:         v.top[settingIdentities].list,
 		SpecEnv:            v.top[settingSpecEnv].list,
 		SpecFiles:          v.top[settingSpecFiles].list,
 	}
-	for _, check := range []func(Config) error{v.checkExports, v.checkSecret, v.checkLog, v.checkListen, v.checkSpecs} {
+	for _, check := range []func(Config) error{v.checkExports, v.checkEncryption, v.checkSecret, v.checkLog, v.checkListen, v.checkSpecs} {
 		if err := check(c); err != nil {
 			return Config{}, err
 		}
@@ -89,10 +91,31 @@ func (v *values) checkExports(c Config) error {
 	switch {
 	case err != nil || u.Scheme == "":
 		return box.Invalidf(v.field(settingExports), "is not a URL; write it like file:///var/lib/boxkeeper/exports")
+	case u.Scheme == "mem":
+		// A box would be deleted on the word of a store that forgets.
+		return box.Invalidf(v.field(settingExports), "mem:// forgets every history when the process ends; name a store that lasts, like file:///var/lib/boxkeeper/exports")
 	case u.User != nil:
 		return box.Invalidf(v.field(settingExports), "holds a user or password; credentials never go here")
 	case u.Scheme == "file" && !filepath.IsAbs(u.Path):
 		return box.Invalidf(v.field(settingExports), "needs the absolute path of a directory; write it like file:///var/lib/boxkeeper/exports")
+	}
+	return nil
+}
+
+func (v *values) checkEncryption(c Config) error {
+	for _, key := range c.Recipients {
+		// One that is secret must not be repeated, here or in the output of config.
+		if !strings.HasPrefix(key, "age1") {
+			return box.Invalidf(v.field(settingRecipients), "holds something that is not the public key of age, which begins with age1")
+		}
+	}
+	for _, ref := range c.Identities {
+		if _, _, err := splitRef(ref); err != nil {
+			return box.Invalidf(v.field(settingIdentities), "%s", refForms)
+		}
+	}
+	if len(c.Recipients) > 0 && len(c.Identities) == 0 {
+		return box.Invalidf(settingIdentities, "is needed with %s: what is written is read back before it counts", settingRecipients)
 	}
 	return nil
 }

@@ -36,6 +36,10 @@ type Config struct {
 	DataDir string
 	// Exports is the URL of the store of exports and ledgers.
 	Exports string
+	// Recipients are the public keys of age that exports and ledgers are
+	// encrypted for, and Identities references to the secret ones that open them.
+	Recipients []string
+	Identities []string
 	// InstallationSecret is a reference to the secret that the keys of boxes
 	// are derived from.
 	InstallationSecret string

@@ -111,6 +111,9 @@ func (c Config) specMayUseEnv(name string) bool {
 	if strings.HasPrefix(name, "BOXKEEPER_") || strings.HasPrefix(name, "TEMPORAL_") {
 		return false
 	}
+	if c.storeIsS3() && strings.HasPrefix(name, "AWS_") {
+		return false
+	}
 	if c.SpecEnv == nil {
 		return true
 	}
@@ -134,6 +137,11 @@ func (c Config) specMayUseFile(path string) bool {
 	if c.below(real) || c.below(path) || c.isKey(real) || within(real, "/proc") {
 		return false
 	}
+	for _, own := range c.storeFiles() {
+		if within(real, realPath(own)) {
+			return false
+		}
+	}
 	if c.SpecFiles == nil {
 		return true
 	}
@@ -145,9 +153,42 @@ func (c Config) specMayUseFile(path string) bool {
 	return false
 }
 
+func (c Config) storeIsS3() bool { return strings.HasPrefix(c.Exports, "s3:") }
+
+// storeFiles are where AWS's tools keep the credentials of the export store,
+// with which a box could empty it.
+func (c Config) storeFiles() []string {
+	if !c.storeIsS3() {
+		return nil
+	}
+	var out []string
+	for _, name := range []string{"AWS_SHARED_CREDENTIALS_FILE", "AWS_CONFIG_FILE", "AWS_WEB_IDENTITY_TOKEN_FILE"} {
+		if path, ok := c.env(name); ok && path != "" {
+			out = append(out, path)
+		}
+	}
+	if home, ok := c.env("HOME"); ok && filepath.IsAbs(home) {
+		out = append(out, filepath.Join(home, ".aws"))
+	}
+	return out
+}
+
+// StoreSecrets resolves the keys that open the export store; see ResolveSecret.
+func (c Config) StoreSecrets() ([]box.Secret, error) {
+	var out []box.Secret
+	for _, ref := range c.Identities {
+		secret, err := c.ResolveSecret(ref)
+		if err != nil {
+			return nil, err
+		}
+		out = append(out, secret)
+	}
+	return out, nil
+}
+
 // ownSecrets are the references to what belongs to boxkeeper itself.
 func (c Config) ownSecrets() []string {
-	own := []string{c.InstallationSecret}
+	own := append([]string{c.InstallationSecret}, c.Identities...)
 	for _, w := range c.Webhooks {
 		own = append(own, w.Keys...)
 	}

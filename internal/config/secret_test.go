@@ -111,6 +111,36 @@ func TestASpecNeverReadsWhatIsOurs(t *testing.T) {
 	assert.Equal(t, "a-value", got.Reveal())
 }
 
+func TestASpecNeverReadsTheKeysOfTheStore(t *testing.T) {
+	t.Parallel()
+	home := t.TempDir()
+	write(t, filepath.Join(home, "creds"), "a-value")
+	require.NoError(t, os.Mkdir(filepath.Join(home, ".aws"), 0o700))
+	write(t, filepath.Join(home, ".aws", "credentials"), "a-value")
+	write(t, filepath.Join(home, "other"), "a-value")
+	env := map[string]string{
+		"BOXKEEPER_EXPORTS": "s3://bucket?region=a", "BOXKEEPER_ENCRYPTION_IDENTITIES": `["env:AGE_KEY", "file:` + home + `/other"]`,
+		"AWS_SECRET_ACCESS_KEY": "a-value", "AWS_SHARED_CREDENTIALS_FILE": home + "/creds", "HOME": home, "AGE_KEY": "a-value", "OTHER": "a-value",
+	}
+	c, _ := load(t, env)
+	for _, ref := range []string{
+		"env:AWS_SECRET_ACCESS_KEY", "env:AGE_KEY", "file:" + home + "/creds", "file:" + home + "/.aws/credentials", "file:" + home + "/other",
+	} {
+		_, err := c.SpecSecret(ref)
+		assert.Equal(t, box.ClassFailedPrecondition, box.ClassOf(err), ref)
+	}
+	_, err := c.SpecSecret("env:OTHER")
+	require.NoError(t, err)
+	secrets, err := c.StoreSecrets()
+	require.NoError(t, err)
+	assert.Equal(t, []box.Secret{"a-value", "a-value"}, secrets)
+	// A box of an installation with a directory may be given AWS's.
+	delete(env, "BOXKEEPER_EXPORTS")
+	c, _ = load(t, env)
+	_, err = c.SpecSecret("env:AWS_SECRET_ACCESS_KEY")
+	require.NoError(t, err)
+}
+
 func TestAllowListsBoundWhatASpecMayUse(t *testing.T) {
 	t.Parallel()
 	dir, out := t.TempDir(), t.TempDir()

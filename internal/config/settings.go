@@ -35,14 +35,16 @@ const (
 
 // Keys of the settings outside of instances.
 const (
-	settingData      = "data"
-	settingExports   = "exports"
-	settingSecret    = "installation_secret"
-	settingListen    = "listen"
-	settingLogLevel  = "log.level"
-	settingLogFormat = "log.format"
-	settingSpecEnv   = "specs.env"
-	settingSpecFiles = "specs.files"
+	settingData       = "data"
+	settingExports    = "exports"
+	settingSecret     = "installation_secret"
+	settingListen     = "listen"
+	settingLogLevel   = "log.level"
+	settingLogFormat  = "log.format"
+	settingRecipients = "encryption.recipients"
+	settingIdentities = "encryption.identities"
+	settingSpecEnv    = "specs.env"
+	settingSpecFiles  = "specs.files"
 
 	sectionProviders = "providers"
 	sectionWebhooks  = "webhooks"
@@ -70,9 +72,19 @@ func Settings() []Setting {
 			When: "On a server: name a directory that is backed up.",
 		},
 		{
-			Key: settingExports, Env: "BOXKEEPER_EXPORTS", Default: "file://<data>/exports", Form: "URL, file:///absolute/directory or mem://",
-			What: "The store of exported histories and of the ledgers. Every worker of an installation and everyone who reads histories names the same one.",
+			Key: settingExports, Env: "BOXKEEPER_EXPORTS", Default: "file://<data>/exports", Form: "URL, file:///absolute/directory or s3://bucket?region=eu-central-1",
+			What: "The store of exported histories and of the ledgers. Every worker of an installation and everyone who reads histories names the same one. See [Stores](#stores).",
 			When: "When workers run on more than one machine, or exports must outlive this one.",
+		},
+		{
+			Key: settingRecipients, Env: "BOXKEEPER_ENCRYPTION_RECIPIENTS", Default: "none: in the clear", Form: "list of public keys of age, which begin with age1", kind: kindList,
+			What: "Who can read what is written to the export store, histories and ledgers alike. Names of objects stay readable: workspace ids, epochs, ids of conversations. What was written before stays as it was, and both are read.",
+			When: "When others can read the store's disk or bucket. Make a key with `age-keygen`, and a second one that is kept elsewhere: what is lost with the last identity is lost for good.",
+		},
+		{
+			Key: settingIdentities, Env: "BOXKEEPER_ENCRYPTION_IDENTITIES", Default: "none", Form: "list of references; each leads to an identity file of age, or to one AGE-SECRET-KEY-", kind: kindList,
+			What: "The secret keys that open what was encrypted. Workers need one for the recipients that they write for: all is read back before it counts. So does everyone who reads histories. No spec can name them.",
+			When: "With `encryption.recipients`. To change the key: add the new identity everywhere, then change the recipients; keep the old identity for as long as there are objects of its time.",
 		},
 		{
 			Key: settingSecret, Env: "BOXKEEPER_INSTALLATION_SECRET", Default: "file:<data>/" + keyFile,

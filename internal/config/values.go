@@ -181,7 +181,7 @@ func (v *values) walk(path, prefix string, tree map[string]any, found bool) erro
 // isSection reports whether a table may stand there.
 func isSection(key string) bool {
 	switch key {
-	case "log", "specs":
+	case "log", "specs", "encryption":
 		return true
 	}
 	section, name, below := strings.Cut(key, ".")

@@ -134,11 +134,17 @@ func outside(cfg config.Config) []string {
 		add(cfg.File, "the configuration file %s", cfg.File)
 	}
 	add(exportsDir(cfg), "the export store %s", cfg.Exports)
-	switch kind, name, _ := strings.Cut(cfg.InstallationSecret, ":"); kind {
-	case "file":
-		add(name, "the installation secret %s", cfg.InstallationSecret)
-	case "env":
-		add("", "the installation secret %s", cfg.InstallationSecret)
+	secret := func(what, ref string) {
+		switch kind, name, _ := strings.Cut(ref, ":"); kind {
+		case "file":
+			add(name, "%s %s", what, ref)
+		case "env":
+			add("", "%s %s", what, ref)
+		}
+	}
+	secret("the installation secret", cfg.InstallationSecret)
+	for _, ref := range cfg.Identities {
+		secret("the identity of the encryption", ref)
 	}
 	for _, p := range cfg.Providers {
 		if p.Dir != "" {
