@@ -12,6 +12,7 @@
 // # Layout
 //
 //	exports/<workspace>/<epoch, 4 digits>/<attempt>/conversations/<hex32>.zip
+//	exports/<workspace>/<epoch, 4 digits>/<attempt>/secrets.json
 //	exports/<workspace>/<epoch, 4 digits>/<attempt>/manifest.json
 //	ledger/<workspace>/<sequence number, 8 digits>.json
 //
@@ -29,6 +30,14 @@
 // (key, bytes, sha256 and events of each, and whether an earlier export's
 // object is meant), the totals, and the history digest of what the server
 // counted. A reader refuses a version it does not know.
+//
+// # Secrets
+//
+// Every entry of a conversation is looked through for secrets before it is
+// stored. secrets.json is a [SecretsReport]: where they stand, never what they
+// are. The request's policy decides whether they are kept, masked or block the
+// export; what the agent-server promised to mask is masked always. A report
+// without a manifest is that of a refused export.
 //
 // # Ledger
 //

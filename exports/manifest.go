@@ -36,6 +36,8 @@ type Manifest struct {
 	Totals Totals `json:"totals"`
 	// Conversations are sorted by id; each id is there once.
 	Conversations []ConversationEntry `json:"conversations"`
+	// Secrets names the report of secrets; absent when nobody looked.
+	Secrets *SecretsEntry `json:"secrets,omitzero"`
 }
 
 // Totals are the sums over all conversations of a manifest.
@@ -128,6 +130,9 @@ func decodeManifest(key string, data []byte) (Manifest, error) {
 			return refuse("its entries are not sorted, or one is there twice")
 		}
 		last = e.ID
+	}
+	if s := m.Secrets; s != nil && (s.Findings < 0 || !sumForm.MatchString(s.SHA256) || !secretsOf(s.Key, workspace, epoch, attempt)) {
+		return refuse("its report of secrets has a count, a sum or a key of a wrong form")
 	}
 	if totals(m.Conversations) != m.Totals {
 		return refuse("its totals are not the sums of its entries")

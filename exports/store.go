@@ -2,6 +2,7 @@ package exports
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"crypto/rand"
 	"crypto/sha256"
@@ -13,6 +14,7 @@ import (
 	"path/filepath"
 	"runtime/debug"
 	"strings"
+	"sync"
 	"syscall"
 	"time"
 
@@ -21,6 +23,7 @@ import (
 	"gocloud.dev/gcerrors"
 
 	"github.com/openhands/boxkeeper/box"
+	"github.com/openhands/boxkeeper/exports/secretscan"
 )
 
 const (
@@ -35,6 +38,10 @@ type Store struct {
 	spool  string
 	now    func() time.Time
 	tool   string
+
+	scanner        func() (*secretscan.Scanner, error)
+	fingerprintKey []byte
+	secretsPolicy  box.SecretsPolicy
 }
 
 // Options are the settings of a store; the zero value works.
@@ -46,6 +53,12 @@ type Options struct {
 	Now func() time.Time
 	// Tool names the program in manifests; empty means its build version.
 	Tool string
+	// FingerprintKey makes fingerprints of secrets compare across processes; it is
+	// a secret. Empty: they compare within one export.
+	FingerprintKey []byte
+	// Secrets is what is done about secrets where a request says nothing; zero
+	// keeps them.
+	Secrets box.SecretsPolicy
 }
 
 // Open opens the store at a URL with default [Options]: "file:///absolute/dir"
@@ -90,7 +103,11 @@ func OpenWith(ctx context.Context, rawURL string, opts Options) (*Store, error) 
 // New returns a store over an open bucket, which must honour IfNotExist
 // atomically; Close closes it.
 func New(bucket *blob.Bucket, opts Options) *Store {
-	s := &Store{bucket: bucket, spool: opts.SpoolDir, now: opts.Now, tool: opts.Tool}
+	s := &Store{
+		bucket: bucket, spool: opts.SpoolDir, now: opts.Now, tool: opts.Tool,
+		scanner: sync.OnceValues(secretscan.New), fingerprintKey: opts.FingerprintKey,
+		secretsPolicy: cmp.Or(opts.Secrets, box.SecretsKeep),
+	}
 	if s.now == nil {
 		s.now = time.Now
 	}

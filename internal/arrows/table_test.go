@@ -41,7 +41,8 @@ var layers = []layer{
 	{"storage-suite", "agentserver/storage/storagetest", "domain in-box", "golang.org/x/sys github.com/stretchr/testify"},
 	{"in-box", "agentserver/storage/*", "domain agentserver in-box", "golang.org/x/sys"},
 
-	{"exports", "exports", "domain", "gocloud.dev github.com/klauspost/compress golang.org/x/sys"},
+	{"secret-scan", "exports/secretscan", "domain", "github.com/BurntSushi/toml"},
+	{"exports", "exports", "domain secret-scan", "gocloud.dev github.com/klauspost/compress golang.org/x/sys"},
 	{"activities", "activities", "domain driver portable agentserver exports", sdkInActivities + " " + zap},
 	{"notices", "internal/notices", "domain", "github.com/cloudevents/sdk-go/v2 " + zap},
 	// Names and types of activities, never their work.

@@ -2,6 +2,8 @@ package cli
 
 import (
 	"context"
+	"crypto/hkdf"
+	"crypto/sha256"
 	"errors"
 	"os"
 	"path/filepath"
@@ -104,7 +106,13 @@ func (a *Shared) OpenParts(ctx context.Context, cfg config.Config) (_ *Parts, er
 	if err := os.MkdirAll(spool, 0o700); err != nil {
 		return nil, box.Errorf(box.ClassFailedPrecondition, "make the spool directory in %s: %w", cfg.DataDir, err)
 	}
-	if p.Store, err = exports.OpenWith(ctx, cfg.Exports, exports.Options{SpoolDir: spool}); err != nil {
+	fingerprints, err := hkdf.Key(sha256.New, []byte(p.Installation.Secret.Reveal()), nil, "boxkeeper fingerprints of secrets", 32)
+	if err != nil {
+		return nil, box.Errorf(box.ClassInternal, "derive the key of fingerprints: %w", err)
+	}
+	if p.Store, err = exports.OpenWith(ctx, cfg.Exports, exports.Options{
+		SpoolDir: spool, Secrets: cfg.ExportSecrets, FingerprintKey: fingerprints,
+	}); err != nil {
 		return nil, err
 	}
 	defer func() {

@@ -36,6 +36,9 @@ type Config struct {
 	DataDir string
 	// Exports is the URL of the store of exports and ledgers.
 	Exports string
+	// ExportSecrets is what is done about secrets in a history where the policy of
+	// a box says nothing.
+	ExportSecrets box.SecretsPolicy
 	// InstallationSecret is a reference to the secret that the keys of boxes
 	// are derived from.
 	InstallationSecret string

@@ -37,6 +37,7 @@ const (
 const (
 	settingData      = "data"
 	settingExports   = "exports"
+	settingSecrets   = "export_secrets"
 	settingSecret    = "installation_secret"
 	settingListen    = "listen"
 	settingLogLevel  = "log.level"
@@ -73,6 +74,11 @@ func Settings() []Setting {
 			Key: settingExports, Env: "BOXKEEPER_EXPORTS", Default: "file://<data>/exports", Form: "URL, file:///absolute/directory or mem://",
 			What: "The store of exported histories and of the ledgers. Every worker of an installation and everyone who reads histories names the same one.",
 			When: "When workers run on more than one machine, or exports must outlive this one.",
+		},
+		{
+			Key: settingSecrets, Env: "BOXKEEPER_EXPORT_SECRETS", Default: string(box.SecretsKeep), Form: "keep, redact or block",
+			What: "What is done about secrets that stand in a history when it is exported, where a box's policy says nothing: stored as they are, masked, or the export is refused. A report beside each export says where they stand.",
+			When: "redact: when people read the store who must not see secrets. block: when none may come in; a box with one can't be deleted by its export then.",
 		},
 		{
 			Key: settingSecret, Env: "BOXKEEPER_INSTALLATION_SECRET", Default: "file:<data>/" + keyFile,
