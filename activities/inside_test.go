@@ -268,13 +268,17 @@ func TestABlockedExportIsRefused(t *testing.T) {
 	token := "ghp" + "_" + "aB3dE6fG7hJ8kL9mN0pQ1rS2tU4vW5xY6zA7"
 	r.write(agentservertest.Conversation{Events: []agentservertest.Event{{Text: "see\n" + token + "\nthere"}}})
 	why := fails(r, box.ClassFailedPrecondition, r.boxes.Export, activities.ExportInput{Target: target, Secrets: box.SecretsBlock})
-	require.Contains(t, why.Message, "exports/"+workspace+"/0001/e1-s2/secrets.json")
-	require.NotContains(t, why.Message, token)
+	if !strings.Contains(why.Message, "exports/"+workspace+"/0001/e1-s2/secrets.json") || strings.Contains(why.Message, token) {
+		t.Errorf("it says %q", why.Message)
+	}
 	for _, entry := range r.ledger() {
-		require.False(t, strings.HasPrefix(entry, string(exports.KindExported)), entry)
+		if strings.HasPrefix(entry, string(exports.KindExported)) {
+			t.Errorf("the ledger has %s", entry)
+		}
 	}
 	receipt := do(r, r.boxes.Export, activities.ExportInput{Target: target}).Receipt
 	report, err := r.store.Secrets(t.Context(), receipt.Key)
-	require.NoError(t, err)
-	require.Equal(t, 1, report.Findings)
+	if err != nil || report.Findings != 1 {
+		t.Errorf("%v, %d found", err, report.Findings)
+	}
 }

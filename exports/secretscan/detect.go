@@ -102,7 +102,7 @@ func (s *Scanner) look(w *work, name string, json bool, v *view, known *values) 
 	s.words.each(v.text, func(word uint16, end int) {
 		for _, n := range s.users[word] {
 			r := &s.rules[n]
-			if r.promised && !json || r.path != nil && !r.path.MatchString(name) {
+			if r.promised && (!json || !quoted(v.text, end-len(s.words.words[word]), end, r.id == RulePromised)) || r.path != nil && !r.path.MatchString(name) {
 				continue
 			}
 			around := window{0, len(v.text)}
@@ -136,6 +136,12 @@ func (s *Scanner) look(w *work, name string, json bool, v *view, known *values) 
 			w.hits = append(w.hits, hit{rule: -1, start: from, end: to, value: bytes.Clone(v.text[start:end])})
 		})
 	}
+}
+
+// quoted reports whether a quote stands before text[start:end], and also behind
+// it if both is set.
+func quoted(text []byte, start, end int, both bool) bool {
+	return start > 0 && text[start-1] == '"' && (!both || end < len(text) && text[end] == '"')
 }
 
 // match applies one rule to a part of a view.
