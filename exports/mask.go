@@ -78,7 +78,7 @@ func (e *exporter) maskOnce(ctx context.Context, id string, f *spooled, known *s
 	if err != nil {
 		return nil, err
 	}
-	defer dir.Close() //nolint:errcheck // it has no name any more
+	defer dir.Close()
 	w, err := newZipWriter(file, dir)
 	if err != nil {
 		return nil, err
@@ -165,8 +165,8 @@ func (m *entryMasker) name(name string, e *zipEntry) string {
 	if i := strings.LastIndexByte(masked, '.'); i > strings.LastIndexByte(masked, '/') {
 		stem, suffix = masked[:i], masked[i:]
 	}
-	if strings.HasSuffix(stem, "/") {
-		stem, suffix = strings.TrimSuffix(stem, "/"), "/"
+	if dir, ok := strings.CutSuffix(stem, "/"); ok {
+		stem, suffix = dir, "/"
 	}
 	return fmt.Sprintf("%s-%d%s", stem, m.names, suffix)
 }

@@ -111,7 +111,7 @@ func decodeSecrets(key string, data []byte) (SecretsReport, error) {
 	return r, nil
 }
 
-func (r SecretsReport) encode() ([]byte, error) {
+func (r *SecretsReport) encode() ([]byte, error) {
 	data, err := json.MarshalIndent(r, "", " ")
 	if err != nil {
 		return nil, box.Errorf(box.ClassInternal, "encode the report of secrets: %w", err)

@@ -73,7 +73,7 @@ func TestWhatIsNotLookedThroughIsNotExported(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	defer f.Close()
+	defer f.Close() //nolint:errcheck // it has no name any more
 	z, err := openZip(f.file, f.size)
 	if err != nil {
 		t.Fatal(err)
@@ -137,7 +137,7 @@ func TestMaskedZips(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	defer masked.Close()
+	defer masked.Close() //nolint:errcheck // it has no name any more
 	if object.Findings != 5 || object.Masked != 5 || object.Entries != 8 {
 		t.Errorf("found %+v", object)
 	}

@@ -44,6 +44,10 @@ type Store struct {
 	secretsPolicy  box.SecretsPolicy
 }
 
+// theScanner compiles the rules that find secrets when the first export needs
+// them; all stores of a process share them.
+var theScanner = sync.OnceValues(secretscan.New) //nolint:gochecknoglobals // nothing writes to it
+
 // Options are the settings of a store; the zero value works.
 type Options struct {
 	// SpoolDir is a directory for the one conversation that is being checked or
@@ -105,7 +109,7 @@ func OpenWith(ctx context.Context, rawURL string, opts Options) (*Store, error) 
 func New(bucket *blob.Bucket, opts Options) *Store {
 	s := &Store{
 		bucket: bucket, spool: opts.SpoolDir, now: opts.Now, tool: opts.Tool,
-		scanner: sync.OnceValues(secretscan.New), fingerprintKey: opts.FingerprintKey,
+		scanner: theScanner, fingerprintKey: opts.FingerprintKey,
 		secretsPolicy: cmp.Or(opts.Secrets, box.SecretsKeep),
 	}
 	if s.now == nil {

@@ -52,7 +52,7 @@ type fakeBoxes struct {
 	posts     []box.Posting // of lifecycle events
 
 	secrets []box.SecretsPolicy // of the exports
-	refuse    func(receiver string, e box.Event) bool
+	refuse  func(receiver string, e box.Event) bool
 }
 
 func newFakeBoxes() *fakeBoxes {

@@ -27,7 +27,7 @@ func history(events int) [][]byte {
 		func() string {
 			out := "total 48\n"
 			for range 30 {
-				out += fmt.Sprintf("-rw-r--r-- 1 user user %6d Nov 29 10:%02d %s.%s\n", r.IntN(100_000), r.IntN(60), some(r, 8, lower), []string{"py", "ts", "md", "json"}[r.IntN(4)])
+				out += fmt.Sprintf("-rw-r--r-- 1 user staff %6d Nov 29 10:%02d %s.%s\n", r.IntN(100_000), r.IntN(60), some(r, 8, lower), []string{"py", "ts", "md", "json"}[r.IntN(4)])
 			}
 			return out
 		},

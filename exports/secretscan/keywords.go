@@ -23,7 +23,7 @@ func newKeywords(words []string) *keywords {
 			}
 			at = k.next[at][c]
 		}
-		k.ends[at] = append(k.ends[at], uint16(i)) //nolint:gosec // as above
+		k.ends[at] = append(k.ends[at], uint16(i))
 	}
 	// Breadth first: a state's fallback is shorter, so it is whole already.
 	fallback := make([]uint16, len(k.next))

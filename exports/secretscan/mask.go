@@ -144,21 +144,26 @@ func (m *masker) json(ctx context.Context) error {
 			}
 		}
 		begins = sign || c == '"'
-		switch {
-		case !hide:
-			_, err = m.out.Write(unit)
-		case masked:
-		case inString:
-			_, err = m.out.WriteString(Mask)
-		default:
-			err = m.out.WriteByte('1') // a digit is right wherever a number has one
-		}
-		masked = hide
-		m.at += int64(len(unit))
-		if err != nil {
+		if err := m.unit(unit, hide, masked, inString); err != nil {
 			return err
 		}
+		masked = hide
 	}
+}
+
+// unit writes a unit, or the mask where what is hidden begins.
+func (m *masker) unit(unit []byte, hide, masked, inString bool) (err error) {
+	switch {
+	case !hide:
+		_, err = m.out.Write(unit)
+	case masked:
+	case inString:
+		_, err = m.out.WriteString(Mask)
+	default:
+		err = m.out.WriteByte('1') // a digit is right wherever a number has one
+	}
+	m.at += int64(len(unit))
+	return err
 }
 
 // escape reads the rest of an escape, which is masked or copied as a whole.
@@ -185,7 +190,7 @@ func allHex(text []byte) bool {
 }
 
 // literal copies true, false or null and reports whether one begins with c: it is
-// no secret, and without it it is no JSON.
+// no secret, and what lacks one is no JSON.
 func (m *masker) literal(c byte) (bool, error) {
 	for _, word := range []string{"true", "false", "null"} {
 		if word[0] != c {

@@ -49,7 +49,7 @@ func shapeOf(expression string, keywords []string) (*shape, error) {
 	if slices.Contains(keywords, "-----begin") {
 		s.reach = keyReach
 	}
-	core := re
+	var core *syntax.Regexp
 	if s.assigns = assigns(expression, keywords); s.assigns {
 		core = value(re)
 		s.around = longestGap

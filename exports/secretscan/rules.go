@@ -17,9 +17,9 @@ import (
 var gitleaksRules string
 
 const (
-	// RulePromised and RuleFernet are the ids of our own rules.
-	RulePromised = "agent-server-key"
-	RuleFernet   = "agent-server-fernet"
+	// Our own rules.
+	rulePromised = "agent-server-key"
+	ruleFernet   = "agent-server-fernet"
 
 	ruleGeneric = "generic-api-key"
 )
@@ -85,21 +85,24 @@ type allowlistFile struct {
 	Paths       []string `toml:"paths"`
 }
 
-// sharper are keywords that say more than those of the file, where those are
+// sharper returns keywords that say more than those of the file, where those are
 // in every second word: a JWT begins with the base64 of an open brace and a quote,
 // or a blank.
-var sharper = map[string][]string{
-	"jwt": {"eyj", "eya"},
+func sharper(id string) []string {
+	if id == "jwt" {
+		return []string{"eyj", "eya"}
+	}
+	return nil
 }
 
 // ours are the rules for what the agent-server promises to mask.
 func ours() []ruleFileEntry {
 	return []ruleFileEntry{
 		{
-			ID: RulePromised, Keywords: strings.Split(promisedKeys, "|"),
+			ID: rulePromised, Keywords: strings.Split(promisedKeys, "|"),
 			Regex: `"(?:` + promisedKeys + `)"\s{0,64}:\s{0,64}(?:"((?s:[^"\\]|\\.)+)|(-?[0-9][0-9.eE+-]*))`,
 		},
-		{ID: RuleFernet, Keywords: []string{strings.ToLower(fernetStart)}, Regex: `"(` + fernetStart + `(?s:[^"\\]|\\.)*)`},
+		{ID: ruleFernet, Keywords: []string{strings.ToLower(fernetStart)}, Regex: `"(` + fernetStart + `(?s:[^"\\]|\\.)*)`},
 	}
 }
 
@@ -156,7 +159,7 @@ func compileRule(entry ruleFileEntry) (r rule, err error) {
 			return r, err
 		}
 	}
-	if better := sharper[entry.ID]; better != nil {
+	if better := sharper(entry.ID); better != nil {
 		r.keywords = better
 	}
 	for _, a := range entry.Allowlists {

@@ -120,7 +120,7 @@ func TestABorderHidesNothing(t *testing.T) {
 	for _, piece := range []int{256 << 10, 273 << 10} {
 		var content bytes.Buffer
 		var want []string
-		for i, p := range plants(uint64(piece)) { //nolint:gosec // a size
+		for i, p := range plants(uint64(piece)) {
 			at := piece - len(p.text)/2 + (i-9)*7000
 			for content.Len() < at {
 				content.WriteString("nothing to see here, " + some(r, 5, lower) + "\n")

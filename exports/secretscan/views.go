@@ -22,7 +22,7 @@ type view struct {
 }
 
 // span returns the bytes of the piece that text[start:end] is made of.
-func (v *view) span(start, end int) (int, int) {
+func (v *view) span(start, end int) (from, to int) {
 	if v.from == nil {
 		return start, end
 	}
@@ -98,19 +98,25 @@ func escape(text []byte) (r rune, n int) {
 		if !ok {
 			return 0, 0
 		}
-		if utf16.IsSurrogate(r) {
-			if len(text) >= 12 && text[6] == '\\' && text[7] == 'u' {
-				if low, ok := hexRune(text[8:], 4); ok {
-					if both := utf16.DecodeRune(r, low); both != utf8.RuneError {
-						return both, 12
-					}
-				}
-			}
-			return utf8.RuneError, 6
+		if !utf16.IsSurrogate(r) {
+			return r, 6
 		}
-		return r, 6
+		if both, ok := pair(r, text[6:]); ok {
+			return both, 12
+		}
+		return utf8.RuneError, 6
 	}
 	return 0, 0
+}
+
+// pair reads the second half of a character that takes two escapes.
+func pair(high rune, text []byte) (r rune, ok bool) {
+	if !bytes.HasPrefix(text, []byte(`\u`)) {
+		return 0, false
+	}
+	low, ok := hexRune(text[2:], 4)
+	r = utf16.DecodeRune(high, low)
+	return r, ok && r != utf8.RuneError
 }
 
 func hexRune(text []byte, digits int) (r rune, ok bool) {
