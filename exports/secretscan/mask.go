@@ -133,15 +133,11 @@ func (m *masker) json(ctx context.Context) error {
 			inString, hide, m.open = !inString, false, false
 		case sign:
 			hide = false
-		case hide && !inString && begins:
-			done, err := m.literal(c)
-			if err != nil {
+		case !inString && begins:
+			if unit, err = m.word(unit); err != nil {
 				return err
 			}
-			if done {
-				begins = false
-				continue
-			}
+			hide = m.inside(len(unit)) && !slices.Contains([]string{"true", "false", "null"}, string(unit))
 		}
 		begins = sign || c == '"'
 		if err := m.unit(unit, hide, masked, inString); err != nil {
@@ -189,26 +185,25 @@ func allHex(text []byte) bool {
 	return ok
 }
 
-// literal copies true, false or null and reports whether one begins with c: it is
-// no secret, and what lacks one is no JSON.
-func (m *masker) literal(c byte) (bool, error) {
-	for _, word := range []string{"true", "false", "null"} {
-		if word[0] != c {
-			continue
+// word reads the rest of a number or a literal, which is masked or copied as a
+// whole: a part of a number can make another one wrong, and a literal is no
+// secret.
+func (m *masker) word(unit []byte) ([]byte, error) {
+	for len(unit) < 4<<10 {
+		next, err := m.in.Peek(1)
+		if errors.Is(err, io.EOF) {
+			return unit, nil
 		}
-		rest, err := m.in.Peek(len(word) - 1)
-		if err != nil && !errors.Is(err, io.EOF) {
-			return false, err
+		if err != nil {
+			return nil, err
 		}
-		if string(rest) != word[1:] {
-			return false, nil
+		if c := next[0]; (c < '0' || c > '9') && (c < 'a' || c > 'z') && (c < 'A' || c > 'Z') && c != '+' && c != '-' && c != '.' {
+			return unit, nil
 		}
-		if _, err := m.out.WriteString(word); err != nil {
-			return false, err
+		unit = append(unit, next[0])
+		if _, err := m.in.Discard(1); err != nil {
+			return nil, err
 		}
-		m.at += int64(len(word))
-		_, err = m.in.Discard(len(rest))
-		return true, err
 	}
-	return false, nil
+	return unit, nil
 }
