@@ -147,6 +147,24 @@ func TestABorderHidesNothing(t *testing.T) {
 	}
 }
 
+// TestEverySecretOfALongRowIsFound has a secret across every border.
+func TestEverySecretOfALongRowIsFound(t *testing.T) {
+	t.Parallel()
+	for _, kind := range []int{0, 14, 15} { // a token, a private key, a password
+		var content bytes.Buffer
+		want := 0
+		for seed := uint64(1); content.Len() < 600<<10; seed++ {
+			p := plants(seed % 50)[kind]
+			fmt.Fprintf(&content, "%d: %s\n\n", seed, p.text)
+			want++
+		}
+		all := found(t, "log.txt", content.Bytes(), 32<<10)
+		if len(all) != want {
+			t.Errorf("%d of %d found of kind %d", len(all), want, kind)
+		}
+	}
+}
+
 func TestFingerprintsTellEqualValuesAndNothingElse(t *testing.T) {
 	t.Parallel()
 	p := plants(5)[0]
