@@ -106,6 +106,9 @@ type ExportInput struct {
 	Target
 	Previous box.Receipt `json:"previous,omitzero"`
 	Drained  bool        `json:"drained,omitzero"`
+	// Secrets is what is done about secrets in the history; zero takes the
+	// worker's setting.
+	Secrets box.SecretsPolicy `json:"secrets,omitzero"`
 }
 
 // AdjustInput is what Adjust needs.

@@ -225,7 +225,7 @@ func (b *Boxes) Export(ctx context.Context, in ExportInput) (box.Outcome, error)
 		}
 		defer client.Close()
 		err = drained(ctx, client, in.Drained, func(ctx context.Context) error {
-			request := exports.Request{Workspace: in.Workspace, Epoch: in.Ref.Epoch, Attempt: in.Step, Previous: in.Previous}
+			request := exports.Request{Workspace: in.Workspace, Epoch: in.Ref.Epoch, Attempt: in.Step, Previous: in.Previous, Secrets: in.Secrets}
 			out.Receipt, err = b.Store.Export(ctx, request, source{client}, func(p exports.Progress) {
 				activity.RecordHeartbeat(ctx, p.Done, p.Total, string(p.Stage), p.Bytes)
 				if b.Progress != nil {

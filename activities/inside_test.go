@@ -262,3 +262,27 @@ func TestAnExportThatDoesNotMatchIsNone(t *testing.T) {
 		})
 	}
 }
+
+// TestABlockedExportIsRefused ends without a receipt, without another try, and
+// without the secret in what it says.
+func TestABlockedExportIsRefused(t *testing.T) {
+	t.Parallel()
+	r := newRig(t, nil)
+	target := r.made("e1-s2")
+	token := "ghp" + "_" + "aB3dE6fG7hJ8kL9mN0pQ1rS2tU4vW5xY6zA7"
+	r.write(agentservertest.Conversation{Events: []agentservertest.Event{{Text: "see\n" + token + "\nthere"}}})
+	why := fails(r, box.ClassFailedPrecondition, r.boxes.Export, activities.ExportInput{Target: target, Secrets: box.SecretsBlock})
+	if !strings.Contains(why.Message, "exports/"+workspace+"/0001/e1-s2/secrets.json") || strings.Contains(why.Message, token) {
+		t.Errorf("it says %q", why.Message)
+	}
+	for _, entry := range r.ledger() {
+		if strings.HasPrefix(entry, string(exports.KindExported)) {
+			t.Errorf("the ledger has %s", entry)
+		}
+	}
+	receipt := do(r, r.boxes.Export, activities.ExportInput{Target: target}).Receipt
+	report, err := r.store.Secrets(t.Context(), receipt.Key)
+	if err != nil || report.Findings != 1 {
+		t.Errorf("%v, %d found", err, report.Findings)
+	}
+}

@@ -60,6 +60,9 @@ type Policy struct { //nolint:recvcheck // only the method that hands out places
 	DeadMan     Duration `json:"dead_man,omitzero"`     // margin of the provider's own timers over ours
 	OnExpiry    OnExpiry `json:"on_expiry,omitzero"`    // see OnExpiry
 	Lead        Lead     `json:"lead,omitzero"`         // who suspends an idle box first; default: as the provider's row says
+	// ExportSecrets is what is done about secrets in an exported history; default:
+	// as the worker is set, which is to keep them.
+	ExportSecrets SecretsPolicy `json:"export_secrets,omitzero"`
 }
 
 // DefaultPolicy returns the policy of a workspace whose spec sets nothing.
@@ -116,6 +119,9 @@ func (p Policy) Merged(change Policy) Policy {
 	if change.Lead != "" {
 		out.Lead = change.Lead
 	}
+	if change.ExportSecrets != "" {
+		out.ExportSecrets = change.ExportSecrets
+	}
 	return out
 }
 
@@ -141,6 +147,9 @@ func (p Policy) Validate() error {
 	case "", LeadOurs, LeadProvider:
 	default:
 		return Invalidf("policy.lead", "%q is not known; use \"ours\" or \"provider\"", p.Lead)
+	}
+	if err := p.ExportSecrets.Validate("policy.export_secrets"); err != nil {
+		return err
 	}
 	if p.PausedTTL > 0 && p.PausedTTL < Duration(2*time.Second) { // half of it is the notice
 		return Invalidf("policy.paused_ttl", "%s is too short; the least is 2s, so that a notice fits before its end", p.PausedTTL)

@@ -123,7 +123,7 @@ func TestScenario80WorkThatNobodyPushedComesBack(t *testing.T) {
 	require.NoError(t, err)
 	require.Equal(t, receipt.Archive, second.Archive)
 	fresh := slices.DeleteFunc(filesBelow(t, dir), func(name string) bool { return slices.Contains(before, name) })
-	require.Equal(t, []string{"exports/ws/0001/b/manifest.json", "exports/ws/0001/b/workspace.json.zst"}, fresh)
+	require.Equal(t, []string{"exports/ws/0001/b/manifest.json", "exports/ws/0001/b/secrets.json", "exports/ws/0001/b/workspace.json.zst"}, fresh)
 	require.NoError(t, s.Close())
 
 	// The box is gone.

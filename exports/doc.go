@@ -14,6 +14,7 @@
 //
 //	exports/<workspace>/<epoch, 4 digits>/<attempt>/conversations/<hex32>.zip
 //	exports/<workspace>/<epoch, 4 digits>/<attempt>/workspace.json.zst
+//	exports/<workspace>/<epoch, 4 digits>/<attempt>/secrets.json
 //	exports/<workspace>/<epoch, 4 digits>/<attempt>/manifest.json
 //	chunks/<workspace>/<first 2 digits>/<sha256>
 //	ledger/<workspace>/<sequence number, 8 digits>.json
@@ -62,6 +63,14 @@
 // see [Conversation.Events]. What is read is checked entry by entry;
 // [Store.ProveConversation], [Store.Histories] and [Store.Verify] read all of it
 // and prove the sums of the manifest.
+//
+// # Secrets
+//
+// Every entry of a conversation is looked through for secrets before it is
+// stored. secrets.json is a [SecretsReport]: where they stand, never what they
+// are. The request's policy decides whether they are kept, masked or block the
+// export; what the agent-server promised to mask is masked always. A report
+// without a manifest is that of a refused export.
 //
 // # Ledger
 //

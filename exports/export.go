@@ -35,6 +35,10 @@ func (s *Store) Export(ctx context.Context, req Request, src Source, progress fu
 	if e.report == nil {
 		e.report = func(Progress) {}
 	}
+	var err error
+	if e.scan, err = s.newScan(req); err != nil {
+		return box.Receipt{}, err
+	}
 	receipt, err := e.run(ctx)
 	if err != nil && ctx.Err() != nil {
 		// Whatever broke first, the caller gave up: retrying is not for us to say.
@@ -53,6 +57,9 @@ func (r Request) validate() error {
 	if !attemptForm.MatchString(r.Attempt) {
 		return box.Invalidf("attempt", "%.100q is not an attempt; use 1 to 80 of a-z, 0-9, \"-\" and \"_\"", r.Attempt)
 	}
+	if err := r.Secrets.Validate("secrets"); err != nil {
+		return err
+	}
 	if !r.Previous.IsZero() && r.Previous.Workspace != r.Workspace {
 		return box.Invalidf("previous", "is the receipt of workspace %q, not of %s", printable(r.Previous.Workspace), r.Workspace)
 	}
@@ -68,6 +75,7 @@ type exporter struct {
 	// known holds copies of this epoch that manifests name, by conversation.
 	known map[string][]ConversationEntry
 	at    Progress
+	scan  *scan
 }
 
 func (e *exporter) run(ctx context.Context) (box.Receipt, error) {
@@ -118,7 +126,7 @@ func (e *exporter) learnPrevious(ctx context.Context) error {
 		return err
 	}
 	e.learn(m)
-	return nil
+	return e.scan.learn(ctx, e.store, m)
 }
 
 func (e *exporter) learn(m Manifest) {
@@ -146,6 +154,9 @@ func (e *exporter) finished(ctx context.Context, list []box.ConversationMark) (r
 			err = e.store.proveArchive(ctx, m.Workspace, *m.Archive, func(string) error { return nil }, e.tick)
 		}
 		if err == nil {
+			err = e.store.proveSecrets(ctx, m)
+		}
+		if err == nil {
 			return m.receipt(key, sum), true, nil
 		}
 		if !damaged(err) {
@@ -153,7 +164,7 @@ func (e *exporter) finished(ctx context.Context, list []box.ConversationMark) (r
 		}
 	}
 	e.learn(m)
-	return box.Receipt{}, true, nil
+	return box.Receipt{}, true, e.scan.learn(ctx, e.store, m)
 }
 
 // write exports into the attempt at e.prefix, which has no manifest.
@@ -166,6 +177,10 @@ func (e *exporter) write(ctx context.Context, attempt string, list []box.Convers
 	for _, id := range slices.Sorted(maps.Keys(have)) {
 		entries = append(entries, have[id])
 	}
+	secrets, err := e.secretsReport(ctx, attempt, objectIDs(entries))
+	if err != nil {
+		return box.Receipt{}, err
+	}
 	// Reused copies were read to the end when they were chosen.
 	fresh := slices.DeleteFunc(slices.Clone(entries), func(c ConversationEntry) bool { return c.Reused })
 	if err := e.readBack(ctx, fresh); err != nil {
@@ -174,7 +189,7 @@ func (e *exporter) write(ctx context.Context, attempt string, list []box.Convers
 	m := Manifest{
 		Version: ManifestVersion, Workspace: e.req.Workspace, Epoch: e.req.Epoch, Attempt: attempt,
 		CreatedAt: e.store.now().UTC(), Tool: e.store.tool,
-		Digest: box.HistoryDigest(marks(entries)), Totals: totals(entries), Conversations: entries,
+		Digest: box.HistoryDigest(marks(entries)), Totals: totals(entries), Conversations: entries, Secrets: secrets,
 	}
 	if m.Archive, m.NoArchive, err = e.archive(ctx); err != nil {
 		return box.Receipt{}, err

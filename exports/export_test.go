@@ -88,7 +88,7 @@ func TestDirectoryIsPrivateAndHoldsNothingElse(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	want := []string{"exports/ws/0001/a/conversations/" + hex32(1) + ".zip", "exports/ws/0001/a/manifest.json", "ledger/ws/00000001.json"}
+	want := []string{"exports/ws/0001/a/conversations/" + hex32(1) + ".zip", "exports/ws/0001/a/manifest.json", "exports/ws/0001/a/secrets.json", "ledger/ws/00000001.json"}
 	if !slices.Equal(files, want) {
 		t.Errorf("files %q", files)
 	}

@@ -1,6 +1,7 @@
 package exports
 
 import (
+	"cmp"
 	"context"
 	"crypto/sha256"
 	"encoding/hex"
@@ -24,11 +25,13 @@ func (e *exporter) conversation(ctx context.Context, mark box.ConversationMark) 
 		if c.Events != mark.Events {
 			continue
 		}
-		e.stage(StageReadBack, c.ID, c.Bytes)
-		err := e.store.proveSum(ctx, c, e.tick)
-		if err == nil {
+		usable, err := e.usable(ctx, c)
+		if usable {
 			c.Reused, c.Gone = true, false
 			return c, true, nil
+		}
+		if err == nil {
+			continue // what it holds is to be masked
 		}
 		if !damaged(err) {
 			return ConversationEntry{}, false, err
@@ -45,13 +48,25 @@ func (e *exporter) conversation(ctx context.Context, mark box.ConversationMark) 
 	if err != nil {
 		return ConversationEntry{}, false, err
 	}
+	f, found, err := e.clean(ctx, mark.ID, f, events)
+	if err != nil {
+		return ConversationEntry{}, false, err
+	}
 	defer f.Close() //nolint:errcheck // it has no name any more
 	entry := ConversationEntry{ID: mark.ID, Bytes: f.size, SHA256: f.sum, Events: events}
+	if e.scan.refuses(found) {
+		// The export will be refused. The rest is looked through all the same, so
+		// that the report is whole, and this does not go into the store.
+		entry.Key = objectKey(e.prefix, mark.ID, next)
+		e.scan.record(entry.Key, entry.SHA256, found)
+		return entry, true, nil
+	}
 	for n := next; n <= maxAlternates; n++ {
 		entry.Key = objectKey(e.prefix, mark.ID, n)
 		e.stage(StageStore, mark.ID, f.size)
 		err := e.store.put(ctx, entry.Key, "application/zip", io.NewSectionReader(f.file, 0, f.size), e.tick)
 		if err == nil {
+			e.scan.record(entry.Key, entry.SHA256, found)
 			return entry, true, nil
 		}
 		if box.ClassOf(err) != box.ClassAlreadyExists {
@@ -59,6 +74,7 @@ func (e *exporter) conversation(ctx context.Context, mark box.ConversationMark) 
 		}
 		// Taken meanwhile, by another runner or by our own lost answer.
 		if err := e.store.proveSum(ctx, entry, nil); err == nil {
+			e.scan.record(entry.Key, entry.SHA256, found)
 			return entry, true, nil
 		} else if !damaged(err) {
 			return ConversationEntry{}, false, err
@@ -73,13 +89,14 @@ func tooMany(id string) error {
 
 // leftover looks through the copies that earlier runs of this attempt wrote
 // and returns one that is whole and as long as the server counts, or the number
-// of the first free name.
+// of the first name to try: the first free one, or that of a copy which may be
+// what is written again.
 func (e *exporter) leftover(ctx context.Context, mark box.ConversationMark) (next int, found ConversationEntry, err error) {
 	for n := 1; n <= maxAlternates; n++ {
 		key := objectKey(e.prefix, mark.ID, n)
 		f, facts, err := e.store.inspect(ctx, key, mark.ID, func(stage Stage, size int64) { e.stage(stage, mark.ID, size) }, e.tick)
 		if box.ClassOf(err) == box.ClassNotFound {
-			return n, ConversationEntry{}, nil
+			return cmp.Or(next, n), ConversationEntry{}, nil
 		}
 		if damaged(err) {
 			continue
@@ -87,9 +104,16 @@ func (e *exporter) leftover(ctx context.Context, mark box.ConversationMark) (nex
 		if err != nil {
 			return 0, ConversationEntry{}, err
 		}
-		_ = f.Close()
+		entry := ConversationEntry{ID: mark.ID, Key: key, Bytes: f.size, SHA256: f.sum, Events: facts.events}
+		usable := false
 		if facts.events == mark.Events {
-			return 0, ConversationEntry{ID: mark.ID, Key: key, Bytes: f.size, SHA256: f.sum, Events: facts.events}, nil
+			if usable, err = e.usableCopy(ctx, entry, f); !usable {
+				next = cmp.Or(next, n)
+			}
+		}
+		_ = f.Close()
+		if usable || err != nil {
+			return 0, entry, err
 		}
 	}
 	return 0, ConversationEntry{}, tooMany(mark.ID)
@@ -317,6 +341,15 @@ func (s *Store) spoolFrom(ctx context.Context, r io.Reader, tick func(int)) (*sp
 	}
 	f.sum = hex.EncodeToString(h.Sum(nil))
 	return f, nil
+}
+
+// spooledFile takes a file that was written here; it is not closed on an error.
+func (s *Store) spooledFile(ctx context.Context, file *os.File, size int64) (*spooled, error) {
+	h := sha256.New()
+	if err := pour(ctx, h, io.NewSectionReader(file, 0, size), nil); err != nil {
+		return nil, err
+	}
+	return &spooled{file: file, size: size, sum: hex.EncodeToString(h.Sum(nil))}, nil
 }
 
 func pause(ctx context.Context, d time.Duration) error {

@@ -23,6 +23,7 @@ var (
 	manifestKeyForm  = regexp.MustCompile(`^exports/([a-z0-9-]{1,40})/([0-9]{4})/([a-z0-9][a-z0-9_-]{0,99})/manifest\.json$`)
 	objectKeyForm    = regexp.MustCompile(`^exports/([a-z0-9-]{1,40})/[0-9]{4}/[a-z0-9][a-z0-9_-]{0,99}/conversations/([0-9a-f]{32})(-[0-9]{1,3})?\.zip$`)
 	indexKeyForm     = regexp.MustCompile(`^exports/([a-z0-9-]{1,40})/[0-9]{4}/[a-z0-9][a-z0-9_-]{0,99}/workspace(-[0-9]{1,3})?\.json\.zst$`)
+	secretsKeyForm   = regexp.MustCompile(`^secrets(-[0-9]{1,3})?\.json$`)
 	ledgerKeyForm    = regexp.MustCompile(`^ledger/[a-z0-9-]{1,40}/([0-9]{8})\.json$`)
 )
 
@@ -59,6 +60,14 @@ func objectKey(prefix, id string, n int) string {
 }
 
 func manifestKey(prefix string) string { return prefix + "manifest.json" }
+
+func secretsKey(prefix string, n int) string { return prefix + alternate("secrets", n) + ".json" }
+
+// secretsOf reports whether key may hold the report of secrets of an attempt.
+func secretsOf(key, workspace string, epoch int, attempt string) bool {
+	name, ok := strings.CutPrefix(key, attemptPrefix(workspace, epoch, attempt))
+	return ok && secretsKeyForm.MatchString(name)
+}
 
 // parseManifestKey returns what a manifest's key says, and false for any other
 // key.

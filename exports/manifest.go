@@ -40,6 +40,8 @@ type Manifest struct {
 	// version 2 one of the two is set.
 	Archive   *WorkspaceArchive `json:"workspace_archive,omitzero"`
 	NoArchive string            `json:"no_workspace_archive,omitzero"`
+	// Secrets names the report of secrets; absent when nobody looked.
+	Secrets *SecretsEntry `json:"secrets,omitzero"`
 }
 
 // Totals are the sums over all conversations of a manifest.
@@ -135,6 +137,9 @@ func decodeManifest(key string, data []byte) (Manifest, error) {
 	}
 	if why := m.badArchive(); why != "" {
 		return refuse(why)
+	}
+	if s := m.Secrets; s != nil && (s.Findings < 0 || !sumForm.MatchString(s.SHA256) || !secretsOf(s.Key, workspace, epoch, attempt)) {
+		return refuse("its report of secrets has a count, a sum or a key of a wrong form")
 	}
 	if totals(m.Conversations) != m.Totals {
 		return refuse("its totals are not the sums of its entries")

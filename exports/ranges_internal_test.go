@@ -95,7 +95,7 @@ func TestRangesReadAheadInOrderOnly(t *testing.T) {
 
 	r, count, _ = rangesOf(t, data)
 	at = r.with(t.Context())
-	_, err := at.ReadAt(p[:1], 15<<20) // the first also tells whether it is encrypted
+	_, err := at.ReadAt(p[:1], 15*blockSize) // the first also tells whether it is encrypted
 	require.NoError(t, err)
 	count.requests, count.bytes = 0, 0
 	for i := range 50 { // scattered: never a block more than is asked for

@@ -89,7 +89,7 @@ func TestUnfinishedAttemptIsNeverRead(t *testing.T) {
 	if _, err := s.Export(t.Context(), request("a"), newServer(3), nil); err == nil {
 		t.Fatal("no error")
 	}
-	if len(b.keys()) != 1 {
+	if len(b.keys()) != 2 { // the conversation, and the report of secrets
 		t.Fatalf("%v", b.keys())
 	}
 	if all, err := s.Conversations(t.Context(), "ws"); err != nil || len(all) != 0 {

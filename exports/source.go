@@ -40,6 +40,9 @@ type Request struct {
 	// Previous is the newest receipt of this box; conversations that did not
 	// change since are not fetched again. Zero fetches all.
 	Previous box.Receipt
+	// Secrets is what is done about secrets in the history; zero takes the store's
+	// own setting.
+	Secrets box.SecretsPolicy
 }
 
 // Stage is what an export is doing.
@@ -51,6 +54,8 @@ const (
 	StageList     Stage = "list"
 	StageDownload Stage = "download"
 	StageCheck    Stage = "check"
+	StageScan     Stage = "scan" // for secrets
+	StageMask     Stage = "mask"
 	StageStore    Stage = "store"
 	StageReadBack Stage = "read-back"
 	StageManifest Stage = "manifest"

@@ -2,6 +2,7 @@ package exports
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"crypto/sha256"
 	"encoding/hex"
@@ -12,6 +13,7 @@ import (
 	"path/filepath"
 	"runtime/debug"
 	"strings"
+	"sync"
 	"syscall"
 	"time"
 
@@ -20,6 +22,7 @@ import (
 	"gocloud.dev/gcerrors"
 
 	"github.com/openhands/boxkeeper/box"
+	"github.com/openhands/boxkeeper/exports/secretscan"
 )
 
 const (
@@ -35,7 +38,15 @@ type Store struct {
 	spool  string
 	now    func() time.Time
 	tool   string
+
+	scanner        func() (*secretscan.Scanner, error)
+	fingerprintKey []byte
+	secretsPolicy  box.SecretsPolicy
 }
+
+// theScanner compiles the rules that find secrets when the first export needs
+// them; all stores of a process share them.
+var theScanner = sync.OnceValues(secretscan.New) //nolint:gochecknoglobals // nothing writes to it
 
 // Options are the settings of a store; the zero value works.
 type Options struct {
@@ -48,6 +59,12 @@ type Options struct {
 	Tool string
 	// Keys encrypt what is written and open what is read; see [ParseKeys].
 	Keys Keys
+	// FingerprintKey makes fingerprints of secrets compare across processes; it is
+	// a secret. Empty: they compare within one export.
+	FingerprintKey []byte
+	// Secrets is what is done about secrets where a request says nothing; zero
+	// keeps them.
+	Secrets box.SecretsPolicy
 }
 
 // Open opens the store at a URL with default [Options]: "file:///absolute/dir"
@@ -101,7 +118,11 @@ func OpenWith(ctx context.Context, rawURL string, opts Options) (*Store, error) 
 // New returns a store over an open bucket, which must honour IfNotExist
 // atomically; Close closes it.
 func New(bucket *blob.Bucket, opts Options) *Store {
-	s := &Store{bucket: seal(bucket, opts.Keys), spool: opts.SpoolDir, now: opts.Now, tool: opts.Tool}
+	s := &Store{
+		bucket: seal(bucket, opts.Keys), spool: opts.SpoolDir, now: opts.Now, tool: opts.Tool,
+		scanner: theScanner, fingerprintKey: opts.FingerprintKey,
+		secretsPolicy: cmp.Or(opts.Secrets, box.SecretsKeep),
+	}
 	if s.now == nil {
 		s.now = time.Now
 	}

@@ -44,6 +44,9 @@ func (s *Store) Unchanged(ctx context.Context, proven Report) error {
 	case m.receipt(key, sum) != proven.Receipt:
 		return box.Errorf(box.ClassUnknown, "manifest %s is not the one that was proven", key)
 	}
+	if err := s.proveSecrets(ctx, m); err != nil {
+		return err
+	}
 	for _, c := range m.Conversations {
 		now, err := s.mark(ctx, c.Key)
 		switch {

@@ -269,6 +269,9 @@ func (s *Store) named(ctx context.Context, m Manifest, fn func(key string)) erro
 	for _, c := range m.Conversations {
 		fn(c.Key)
 	}
+	if m.Secrets != nil {
+		fn(m.Secrets.Key)
+	}
 	if m.Archive == nil {
 		return nil
 	}

@@ -34,6 +34,9 @@ func (s *Store) Verify(ctx context.Context, workspace string, receipt box.Receip
 	if receipt != (box.Receipt{Key: receipt.Key}) && !sameReceipt(receipt, report.Receipt) {
 		return report, box.Errorf(box.ClassUnknown, "manifest %s is not the one that the receipt was given for", receipt.Key)
 	}
+	if err := s.proveSecrets(ctx, m); err != nil {
+		return report, err
+	}
 	for _, c := range m.Conversations {
 		at, err := s.mark(ctx, c.Key)
 		if box.ClassOf(err) == box.ClassNotFound {

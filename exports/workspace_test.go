@@ -100,7 +100,7 @@ func TestAnUnchangedWorkspaceWritesNoChunkAgain(t *testing.T) {
 		t.Fatal(err)
 	}
 	fresh := slices.DeleteFunc(b.keys(), func(k string) bool { return slices.Contains(before, k) })
-	if want := []string{"exports/ws/0001/b/manifest.json", "exports/ws/0001/b/workspace.json.zst"}; !slices.Equal(fresh, want) {
+	if want := []string{"exports/ws/0001/b/manifest.json", "exports/ws/0001/b/secrets.json", "exports/ws/0001/b/workspace.json.zst"}; !slices.Equal(fresh, want) {
 		t.Errorf("the second export wrote %q", fresh)
 	}
 	if second.Archive != first.Archive {

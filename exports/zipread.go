@@ -22,6 +22,7 @@ type zipFile struct {
 	dirOffset int64
 	dirSize   int64
 	entries   int64
+	comment   string
 }
 
 // zipEntry is one record of the central directory.
@@ -53,6 +54,7 @@ const (
 	localLen     = 30
 	flagCrypt    = 1 << 0
 	flagTrailing = 1 << 3 // sizes follow the data; the local header has none
+	flagUTF8     = 1 << 11
 	methodStore  = 0
 	methodFlate  = 8
 
@@ -88,10 +90,11 @@ func openZip(r io.ReaderAt, size int64) (zipFile, error) {
 		return zipFile{}, badZip("the end of the zip is missing: it was cut off, or is no zip")
 	}
 	end, endAt := tail[at:], size-int64(len(tail)-at)
+	comment := string(tail[at+endLen:])
 	le := binary.LittleEndian
 	disk, dirDisk := le.Uint16(end[4:]), le.Uint16(end[6:])
 	here, all := le.Uint16(end[8:]), le.Uint16(end[10:])
-	z := zipFile{r: r, entries: int64(all), dirSize: int64(le.Uint32(end[12:])), dirOffset: int64(le.Uint32(end[16:]))}
+	z := zipFile{r: r, entries: int64(all), dirSize: int64(le.Uint32(end[12:])), dirOffset: int64(le.Uint32(end[16:])), comment: comment}
 	if all == 0xffff || le.Uint32(end[12:]) == 0xffffffff || le.Uint32(end[16:]) == 0xffffffff {
 		at64, err := z.open64(endAt)
 		switch {

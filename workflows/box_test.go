@@ -394,3 +394,20 @@ func TestADeletionIsShownWhileAPassGoesOn(t *testing.T) {
 		t.Errorf("phase %s, steps %v", p.box.phase, p.box.log)
 	}
 }
+
+// TestAnExportIsToldThePolicyForSecrets takes the one of the spec, and then the
+// one that somebody set.
+func TestAnExportIsToldThePolicyForSecrets(t *testing.T) {
+	t.Parallel()
+	p := newPlay(t)
+	p.spec.Policy.ExportSecrets = box.SecretsRedact
+	p.update(minute, box.UpdateExport, id("e1"), nil)
+	p.update(2*minute, box.UpdateSetPolicy, box.SetPolicyAsk{Request: id("p1"), Policy: box.Policy{ExportSecrets: box.SecretsBlock}}, nil)
+	p.at(2*minute+time.Second, func(*testsuite.TestWorkflowEnvironment) { p.box.events++ })
+	p.update(3*minute, box.UpdateExport, id("e2"), nil)
+	p.stop(4 * minute)
+	_ = p.run()
+	if want := []box.SecretsPolicy{box.SecretsRedact, box.SecretsBlock}; !slices.Equal(p.box.secrets, want) {
+		t.Errorf("the exports were told %v, want %v", p.box.secrets, want)
+	}
+}

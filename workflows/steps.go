@@ -107,7 +107,7 @@ func (w *loop) start(ctx workflow.Context, step box.Step) workflow.Future {
 		}
 		return call(ctx, a.Reclaim, in)
 	case box.StepExport:
-		return call(ctx, a.Export, activities.ExportInput{Target: target, Previous: f.Receipt, Drained: inSequence})
+		return call(ctx, a.Export, activities.ExportInput{Target: target, Previous: f.Receipt, Drained: inSequence, Secrets: f.Policy.ExportSecrets})
 	case box.StepSuspend:
 		return call(ctx, a.Suspend, target)
 	case box.StepResume:

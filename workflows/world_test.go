@@ -51,7 +51,9 @@ type fakeBoxes struct {
 
 	listeners []box.Listener
 	posts     []box.Posting // of lifecycle events
-	refuse    func(receiver string, e box.Event) bool
+
+	secrets []box.SecretsPolicy // of the exports
+	refuse  func(receiver string, e box.Event) bool
 }
 
 func newFakeBoxes() *fakeBoxes {
@@ -174,6 +176,7 @@ func (b *fakeBoxes) Reclaim(ctx context.Context, in activities.ReclaimInput) (bo
 }
 
 func (b *fakeBoxes) Export(ctx context.Context, in activities.ExportInput) (box.Outcome, error) {
+	b.secrets = append(b.secrets, in.Secrets)
 	if err := b.step(ctx, box.StepExport, true); err != nil {
 		return box.Outcome{}, err
 	}

@@ -43,7 +43,8 @@ var layers = []layer{
 	{"storage-suite", "agentserver/storage/storagetest", "domain in-box", "golang.org/x/sys github.com/stretchr/testify"},
 	{"in-box", "agentserver/storage/*", "domain agentserver in-box", "golang.org/x/sys"},
 
-	{"exports", "exports", "domain archive", "gocloud.dev github.com/aws filippo.io/age github.com/klauspost/compress github.com/restic/chunker golang.org/x/sys"},
+	{"secret-scan", "exports/secretscan", "domain", "github.com/BurntSushi/toml"},
+	{"exports", "exports", "domain archive secret-scan", "gocloud.dev github.com/aws filippo.io/age github.com/klauspost/compress github.com/restic/chunker golang.org/x/sys"},
 	{"activities", "activities", "domain driver portable agentserver exports", sdkInActivities + " " + zap},
 	{"notices", "internal/notices", "domain", "github.com/cloudevents/sdk-go/v2 " + zap},
 	// Names and types of activities, never their work.

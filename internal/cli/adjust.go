@@ -58,6 +58,9 @@ func (p *page) policy(policy box.Policy) {
 	if policy.Lead != "" {
 		rows = append(rows, []string{"lead:", string(policy.Lead)})
 	}
+	if policy.ExportSecrets != "" {
+		rows = append(rows, []string{"export-secrets:", string(policy.ExportSecrets)})
+	}
 	p.table(rows)
 }
 

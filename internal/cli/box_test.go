@@ -106,6 +106,7 @@ func TestCreateRefusesWithTheFieldNamed(t *testing.T) {
 		"an empty duration":             {[]string{"x", "--max-run", ""}, "policy.max_run: "},
 		"a notice that comes too late":  {[]string{"x", "--notice", "31d"}, "policy.notice: "},
 		"an expiry that is not known":   {[]string{"x", "--on-expiry", "burn"}, "policy.on_expiry: "},
+		"secrets that are lost":         {[]string{"x", "--export-secrets", "burn"}, "policy.export_secrets: "},
 		"a bad workspace id":            {[]string{"My_Box"}, "workspace: "},
 		"no workspace id":               {nil, "workspace: "},
 		"two workspace ids":             {[]string{"a", "b"}, `"b" is one too many`},

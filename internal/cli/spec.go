@@ -22,6 +22,7 @@ func policyFlags(c *cobra.Command, p *box.Policy) {
 	}
 	c.Flags().StringVar((*string)(&p.OnExpiry), "on-expiry", "", "when the paused TTL is over: ask a person (default), or delete after a verified export; delete can be chosen at creation only")
 	c.Flags().StringVar((*string)(&p.Lead), "lead", "", "who suspends an idle box first: ours, or provider where its own timer can; default: as the provider's row says")
+	c.Flags().StringVar((*string)(&p.ExportSecrets), "export-secrets", "", "secrets in an exported history: keep them as they are, redact them, or block the export; default: as the worker is set")
 }
 
 type policyField struct {
@@ -94,7 +95,7 @@ func (f *specFlags) build(c *cobra.Command, workspace string) (box.Spec, error) 
 }
 
 func (f *specFlags) fromFile(c *cobra.Command, workspace string) (box.Spec, error) {
-	other := []string{"provider", "owner", "image", "env", "secret", "label", "on-expiry", "lead"}
+	other := []string{"provider", "owner", "image", "env", "secret", "label", "on-expiry", "lead", "export-secrets"}
 	for _, p := range policyFields(&f.policy) {
 		other = append(other, p.flag)
 	}

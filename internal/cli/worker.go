@@ -2,6 +2,8 @@ package cli
 
 import (
 	"context"
+	"crypto/hkdf"
+	"crypto/sha256"
 	"errors"
 	"os"
 	"path/filepath"
@@ -100,7 +102,13 @@ func (a *Shared) OpenParts(ctx context.Context, cfg config.Config) (_ *Parts, er
 	if err := os.MkdirAll(spool, 0o700); err != nil {
 		return nil, box.Errorf(box.ClassFailedPrecondition, "make the spool directory in %s: %w", cfg.DataDir, err)
 	}
-	if p.Store, err = openStore(ctx, cfg, exports.Options{SpoolDir: spool}, redactor); err != nil {
+	fingerprints, err := hkdf.Key(sha256.New, []byte(p.Installation.Secret.Reveal()), nil, "boxkeeper fingerprints of secrets", 32)
+	if err != nil {
+		return nil, box.Errorf(box.ClassInternal, "derive the key of fingerprints: %w", err)
+	}
+	if p.Store, err = openStore(ctx, cfg, exports.Options{
+		SpoolDir: spool, Secrets: cfg.ExportSecrets, FingerprintKey: fingerprints,
+	}, redactor); err != nil {
 		return nil, err
 	}
 	defer func() {

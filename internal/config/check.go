@@ -36,6 +36,7 @@ func (v *values) config() (Config, error) {
 	c := Config{
 		DataDir:            data,
 		Exports:            v.text(settingExports, fileURL(filepath.Join(data, "exports"))),
+		ExportSecrets:      box.SecretsPolicy(v.text(settingSecrets, string(box.SecretsKeep))),
 		InstallationSecret: v.text(settingSecret, "file:"+filepath.Join(data, keyFile)),
 		Log:                Log{Level: v.text(settingLogLevel, "info"), Format: v.text(settingLogFormat, "console")},
 		Listen:             v.text(settingListen, DefaultListen),
@@ -43,6 +44,9 @@ func (v *values) config() (Config, error) {
 		Identities:         v.top[settingIdentities].list,
 		SpecEnv:            v.top[settingSpecEnv].list,
 		SpecFiles:          v.top[settingSpecFiles].list,
+	}
+	if err := c.ExportSecrets.Validate(v.field(settingSecrets)); err != nil {
+		return Config{}, err
 	}
 	for _, check := range []func(Config) error{v.checkExports, v.checkEncryption, v.checkSecret, v.checkLog, v.checkListen, v.checkSpecs} {
 		if err := check(c); err != nil {

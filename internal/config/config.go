@@ -40,6 +40,9 @@ type Config struct {
 	// encrypted for, and Identities references to the secret ones that open them.
 	Recipients []string
 	Identities []string
+	// ExportSecrets is what is done about secrets in a history where the policy of
+	// a box says nothing.
+	ExportSecrets box.SecretsPolicy
 	// InstallationSecret is a reference to the secret that the keys of boxes
 	// are derived from.
 	InstallationSecret string

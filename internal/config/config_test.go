@@ -49,6 +49,7 @@ func TestDefaultsAreWhole(t *testing.T) {
 	assert.Empty(t, c.File)
 	assert.Equal(t, dir, c.DataDir)
 	assert.Equal(t, "file://"+dir+"/exports", c.Exports)
+	assert.Equal(t, box.SecretsKeep, c.ExportSecrets)
 	assert.Equal(t, "file:"+dir+"/installation.key", c.InstallationSecret)
 	assert.Equal(t, config.Log{Level: "info", Format: "console"}, c.Log)
 	assert.Equal(t, "127.0.0.1:9464", c.Listen)
@@ -197,6 +198,7 @@ func TestBadEnvironmentNamesTheVariable(t *testing.T) {
 		"BOXKEEPER_LOG_LEVEL":                    "loud",
 		"BOXKEEPER_LOG_FORMAT":                   "xml",
 		"BOXKEEPER_EXPORTS":                      "exports",
+		"BOXKEEPER_EXPORT_SECRETS":               "hide",
 		"BOXKEEPER_INSTALLATION_SECRET":          "hunter2",
 		"BOXKEEPER_SPECS_ENV":                    "A,B",
 		"BOXKEEPER_SPECS_FILES":                  `["relative"]`,

@@ -37,6 +37,7 @@ const (
 const (
 	settingData       = "data"
 	settingExports    = "exports"
+	settingSecrets    = "export_secrets"
 	settingSecret     = "installation_secret"
 	settingListen     = "listen"
 	settingLogLevel   = "log.level"
@@ -85,6 +86,11 @@ func Settings() []Setting {
 			Key: settingIdentities, Env: "BOXKEEPER_ENCRYPTION_IDENTITIES", Default: "none", Form: "list of references; each leads to an identity file of age, or to one AGE-SECRET-KEY-", kind: kindList,
 			What: "The secret keys that open what was encrypted. Workers need one for the recipients that they write for: all is read back before it counts. So does everyone who reads histories. No spec can name them.",
 			When: "With `encryption.recipients`. To change the key: add the new identity everywhere, then change the recipients; keep the old identity for as long as there are objects of its time.",
+		},
+		{
+			Key: settingSecrets, Env: "BOXKEEPER_EXPORT_SECRETS", Default: string(box.SecretsKeep), Form: "keep, redact or block",
+			What: "What is done about secrets that stand in a history when it is exported, where a box's policy says nothing: stored as they are, masked, or the export is refused. A report beside each export says where they stand.",
+			When: "redact: when people read the store who must not see secrets. block: when none may come in; a box with one can't be deleted by its export then.",
 		},
 		{
 			Key: settingSecret, Env: "BOXKEEPER_INSTALLATION_SECRET", Default: "file:<data>/" + keyFile,

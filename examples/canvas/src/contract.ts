@@ -88,6 +88,7 @@ export const searchAttributes = {
 export const vocabulary = {
   OnExpiry: ['ask', 'delete'],
   Lead: ['ours', 'provider'],
+  SecretsPolicy: ['keep', 'redact', 'block'],
   Tri: ['unknown', 'yes', 'no'],
   HolderKind: ['connection', 'operation'],
   State: ['unknown', 'creating', 'create-failed', 'starting', 'running', 'draining', 'suspending', 'suspended', 'resuming', 'maintenance-wake', 'awaiting-confirmation', 'undo-window', 'exporting', 'deleting', 'delete-blocked', 'box-archived', 'lost', 'abandoned'],
@@ -114,6 +115,13 @@ export type OnExpiry = 'ask' | 'delete';
  * - provider: the provider suspends by itself; we notice
  */
 export type Lead = 'ours' | 'provider';
+/**
+ * SecretsPolicy says what is done about a secret that stands in a history when it is exported.
+ * - keep: stored as it is: the store is private
+ * - redact: masked in what is stored
+ * - block: nothing is exported while there is one
+ */
+export type SecretsPolicy = 'keep' | 'redact' | 'block';
 /**
  * Tri is an answer about a provider whose zero value says that nobody has looked. A driver's row is complete when nothing in it is Unknown.
  */
@@ -435,6 +443,10 @@ export interface Policy {
    * who suspends an idle box first; default: as the provider's row says
    */
   lead?: Lead;
+  /**
+   * export_secrets is what is done about secrets in an exported history; default: as the worker is set, which is to keep them.
+   */
+  export_secrets?: SecretsPolicy;
 }
 /**
  * Capabilities is one provider's row: what its driver claims, and so what the conformance suite checks in both directions. It generates docs/providers.md.
