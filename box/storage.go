@@ -36,6 +36,9 @@ type Disk struct {
 	UsedBytes  int64   `json:"used_bytes"`
 	FreeBytes  int64   `json:"free_bytes"` // free to an unprivileged writer
 	Budget     float64 `json:"budget,omitzero"`
+	// TreeBudgetBytes is how much may lie below the box's root, where a budget of
+	// that kind is set; Budget is of the whole filesystem.
+	TreeBudgetBytes int64 `json:"tree_budget_bytes,omitzero"`
 	// A filesystem can be full of files while bytes are free. Zero total means
 	// that it has no limit.
 	TotalInodes int64 `json:"total_inodes,omitzero"`

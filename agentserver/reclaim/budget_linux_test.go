@@ -145,12 +145,13 @@ func TestTheBudgetCountsInodesToo(t *testing.T) {
 	for i := range 900 {
 		put(t, root, fmt.Sprintf("home/.npm/_cacache/content-v2/%d", i), "")
 	}
-	r := openWith(t, root, reclaim.Options{Budget: reclaim.Budget{High: 0.8}})
+	r := openWith(t, root, reclaim.Options{Budget: reclaim.Budget{High: 0.8, Bytes: 3 << 30}})
 	disk, err := r.Disk()
 	require.NoError(t, err)
 	require.EqualValues(t, 1000, disk.TotalInodes)
 	require.Less(t, disk.FreeInodes, int64(100))
 	require.InDelta(t, 0.8, disk.Budget, 0)
+	require.EqualValues(t, 3<<30, disk.TreeBudgetBytes)
 	require.Less(t, usedShare(t, root), 0.5, "bytes are free")
 	require.NoError(t, r.Pass(t.Context()))
 	require.NoDirExists(t, filepath.Join(root, "home/.npm/_cacache"))

@@ -97,13 +97,13 @@ type Selection struct {
 	Errors []string // what could not be read
 }
 
-// Disk reads the filesystem of the root, and the budget that it is kept to.
+// Disk reads the filesystem of the root, and the budgets that it is kept to.
 func (r *Reclaimer) Disk() (box.Disk, error) {
 	disk, err := diskOf(r.root)
 	if err != nil {
 		return box.Disk{}, fmt.Errorf("read the size of the disk: %w", err)
 	}
-	disk.Budget = r.opts.Budget.High
+	disk.Budget, disk.TreeBudgetBytes = r.opts.Budget.High, r.opts.Budget.Bytes
 	return disk, nil
 }
 
