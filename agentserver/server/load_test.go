@@ -155,7 +155,7 @@ func (r *real) load(t *testing.T, _ string) {
 		kB, err := strconv.Atoi(one[2])
 		require.NoError(t, err)
 		t.Logf("boxd Vm%s: %.1f MiB", one[1], float64(kB)/1024)
-		require.Less(t, kB, 128<<10)
+		require.Less(t, kB, raceMemory*128<<10)
 	}
 	// A Go program says what it still does when it is asked to quit.
 	require.NoError(t, r.Process.Signal(syscall.SIGQUIT))
