@@ -82,7 +82,7 @@ func (s *Store) proveArchive(ctx context.Context, workspace string, a WorkspaceA
 	sum, size, err := s.sum(ctx, a.Index.Key, tick)
 	switch {
 	case box.ClassOf(err) == box.ClassNotFound, err == nil && (sum != a.Index.SHA256 || size != a.Index.Bytes):
-		return lostIndex(a)
+		return lostObject(a.Index.Key)
 	case err != nil:
 		return err
 	}
@@ -114,10 +114,6 @@ func (s *Store) eachObject(ctx context.Context, workspace string, a WorkspaceArc
 		return err
 	}
 	return x.eachChunk(ctx, func(c chunk) error { return do(chunkKey(workspace, c.name(), int(c.copy))) })
-}
-
-func lostIndex(a WorkspaceArchive) error {
-	return box.Errorf(box.ClassUnknown, "the export store lost or altered %s; check the store, then export again", a.Index.Key)
 }
 
 // lookForArchive looks once more for every object, without reading any.

@@ -229,7 +229,7 @@ func (k *chunkKeeper) readBack(ctx context.Context, tick func(int)) error {
 }
 
 func lostChunk(workspace string, c chunk) error {
-	return box.Errorf(box.ClassUnknown, "the export store lost or altered %s; check the store, then export again", chunkKey(workspace, c.name(), int(c.copy)))
+	return lostObject(chunkKey(workspace, c.name(), int(c.copy)))
 }
 
 // chunkReader reads chunks and proves each. It is used by one goroutine.

@@ -3,8 +3,6 @@ package exports
 import (
 	"cmp"
 	"context"
-	"crypto/rand"
-	"encoding/hex"
 	"errors"
 	"io"
 	"io/fs"
@@ -228,88 +226,6 @@ func (r *directoryReader) Close() error                         { return r.file.
 func (r *directoryReader) Attributes() *driver.ReaderAttributes { return &r.attrs }
 func (r *directoryReader) As(any) bool                          { return false }
 
-func (d *directory) NewTypedWriter(ctx context.Context, key, _ string, opts *driver.WriterOptions) (driver.Writer, error) {
-	if !keyForm.MatchString(key) {
-		return nil, errKey
-	}
-	if !opts.IfNotExist {
-		return nil, errUnsupported
-	}
-	if err := d.same(); err != nil {
-		return nil, err
-	}
-	// Known early, so that a large object is not written in vain; the link below
-	// is what decides.
-	if _, err := d.root.Lstat(key); err == nil {
-		return nil, fs.ErrExist
-	}
-	random := make([]byte, 16)
-	_, _ = rand.Read(random) // never fails; documented
-	name := path.Join(incoming, hex.EncodeToString(random))
-	f, err := d.root.OpenFile(name, os.O_WRONLY|os.O_CREATE|os.O_EXCL, fileMode)
-	if errors.Is(err, fs.ErrNotExist) {
-		if err = d.mkdirs(incoming); err == nil {
-			f, err = d.root.OpenFile(name, os.O_WRONLY|os.O_CREATE|os.O_EXCL, fileMode)
-		}
-	}
-	if err != nil {
-		return nil, bare(err)
-	}
-	return &directoryWriter{ctx: ctx, directory: d, file: f, name: name, key: key}, nil
-}
-
-type directoryWriter struct {
-	ctx       context.Context //nolint:containedctx // the driver interface hands Close none
-	directory *directory
-	file      *os.File
-	name, key string
-	failed    error
-}
-
-func (w *directoryWriter) Write(p []byte) (int, error) {
-	n, err := w.file.Write(p)
-	if err != nil {
-		w.failed = bare(err)
-		return n, w.failed
-	}
-	return n, nil
-}
-
-func (w *directoryWriter) Close() error {
-	d := w.directory
-	defer d.root.Remove(w.name) //nolint:errcheck // the sweep takes what stays
-	err := w.failed
-	if err == nil {
-		err = w.ctx.Err()
-	}
-	if err == nil {
-		err = w.file.Sync()
-	}
-	if cerr := w.file.Close(); err == nil {
-		err = cerr
-	}
-	if err == nil {
-		err = d.mkdirs(path.Dir(w.key))
-	}
-	if err == nil {
-		err = d.same()
-	}
-	if err != nil {
-		return bare(err)
-	}
-	if err := d.root.Link(w.name, w.key); err != nil {
-		switch {
-		case errors.Is(err, fs.ErrExist):
-			return fs.ErrExist
-		case errors.Is(err, syscall.EPERM), errors.Is(err, syscall.ENOTSUP), errors.Is(err, syscall.EOPNOTSUPP), errors.Is(err, syscall.ENOSYS):
-			return errNoLinks
-		}
-		return bare(err)
-	}
-	return bare(d.sync(path.Dir(w.key)))
-}
-
-// mkdirs makes a directory and its parents, each synced into its parent once
 // per process: the one who made it may have crashed before that.
 func (d *directory) mkdirs(name string) error {
 	if name == "." {

@@ -371,37 +371,3 @@ func (e *exporter) tick(n int) {
 	e.at.Bytes += int64(n)
 	e.report(e.at)
 }
-
-// readBack reads objects from the store to the end and compares their sums.
-func (e *exporter) readBack(ctx context.Context, entries []ConversationEntry) error {
-	e.at.Total = len(entries)
-	for i, c := range entries {
-		e.at.Done = i
-		e.stage(StageReadBack, c.ID, c.Bytes)
-		if err := e.store.proveSum(ctx, c, e.tick); err != nil {
-			return err
-		}
-	}
-	e.at.Done = len(entries)
-	return nil
-}
-
-// proveSum reads one object and compares it with its entry; Unknown means that
-// the store lost or altered it.
-func (s *Store) proveSum(ctx context.Context, c ConversationEntry, tick func(int)) error {
-	sum, size, err := s.sum(ctx, c.Key, tick)
-	if box.ClassOf(err) == box.ClassNotFound {
-		return lost(c)
-	}
-	if err != nil {
-		return err
-	}
-	if sum != c.SHA256 || size != c.Bytes {
-		return lost(c)
-	}
-	return nil
-}
-
-func lost(c ConversationEntry) error {
-	return box.Errorf(box.ClassUnknown, "the export store lost or altered %s of conversation %s; check the store, then export again", c.Key, c.ID)
-}

@@ -38,12 +38,12 @@ func (s *Store) openIndex(ctx context.Context, workspace string, a WorkspaceArch
 	attrs, err := s.bucket.Attributes(ctx, a.Index.Key)
 	if err != nil {
 		if err = fault(ctx, "look for "+a.Index.Key, err); box.ClassOf(err) == box.ClassNotFound {
-			err = lostIndex(a)
+			err = lostObject(a.Index.Key)
 		}
 		return nil, err
 	}
 	if attrs.Size != a.Index.Bytes {
-		return nil, lostIndex(a)
+		return nil, lostObject(a.Index.Key)
 	}
 	text, err := x.frame(ctx, a.Index.Bytes-a.Index.DirectoryBytes, a.Index.DirectoryBytes, a.Index.DirectorySHA256, nil)
 	if err != nil {
@@ -68,13 +68,13 @@ func (x *index) damaged(err error) error {
 func (x *index) frame(ctx context.Context, at, size int64, sum string, buf []byte) ([]byte, error) {
 	packed, err := x.store.ranged(ctx, x.archive.Index.Key, at, size)
 	if box.ClassOf(err) == box.ClassNotFound {
-		return nil, lostIndex(x.archive)
+		return nil, lostObject(x.archive.Index.Key)
 	}
 	if err != nil {
 		return nil, err
 	}
 	if int64(len(packed)) != size || sumOf(packed) != sum {
-		return nil, lostIndex(x.archive)
+		return nil, lostObject(x.archive.Index.Key)
 	}
 	text, err := x.zip.DecodeAll(packed, buf[:0])
 	if err != nil {

@@ -24,6 +24,8 @@ var (
 	objectKeyForm    = regexp.MustCompile(`^exports/([a-z0-9-]{1,40})/[0-9]{4}/[a-z0-9][a-z0-9_-]{0,99}/conversations/([0-9a-f]{32})(-[0-9]{1,3})?\.zip$`)
 	indexKeyForm     = regexp.MustCompile(`^exports/([a-z0-9-]{1,40})/[0-9]{4}/[a-z0-9][a-z0-9_-]{0,99}/workspace(-[0-9]{1,3})?\.json\.zst$`)
 	secretsKeyForm   = regexp.MustCompile(`^secrets(-[0-9]{1,3})?\.json$`)
+	attemptKeyForm   = regexp.MustCompile(`^exports/[a-z0-9-]{1,40}/[0-9]{4}/[a-z0-9][a-z0-9_-]{0,99}/[a-z0-9._/-]+$`)
+	chunkKeyForm     = regexp.MustCompile(`^chunks/[a-z0-9-]{1,40}/[0-9a-f]{2}/[0-9a-f]{64}$`)
 	ledgerKeyForm    = regexp.MustCompile(`^ledger/[a-z0-9-]{1,40}/([0-9]{8})\.json$`)
 )
 
@@ -98,8 +100,10 @@ func indexOf(key, workspace string) bool {
 // chunkKey is where a chunk goes, by the sum of what it holds; n counts the
 // objects before it that hold something else.
 func chunkKey(workspace, sum string, n int) string {
-	return "chunks/" + workspace + "/" + sum[:2] + "/" + alternate(sum, n)
+	return chunksPrefix(workspace) + sum[:2] + "/" + alternate(sum, n)
 }
+
+func chunksPrefix(workspace string) string { return "chunks/" + workspace + "/" }
 
 func ledgerPrefix(workspace string) string { return "ledger/" + workspace + "/" }
 

@@ -2,6 +2,7 @@ package exports
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 
 	"github.com/openhands/boxkeeper/box"
@@ -40,12 +41,8 @@ func (s *Store) newScan(req Request) (*scan, error) {
 	if err != nil {
 		return nil, err
 	}
-	policy := req.Secrets
-	if policy == "" {
-		policy = s.secretsPolicy
-	}
 	return &scan{
-		scanner: scanner, key: secretscan.NewKey(s.fingerprintKey, req.Workspace), policy: policy,
+		scanner: scanner, key: secretscan.NewKey(s.fingerprintKey, req.Workspace), policy: cmp.Or(req.Secrets, s.secretsPolicy),
 		objects: map[objectID]ScannedObject{}, earlier: map[objectID]earlierScan{},
 	}, nil
 }
@@ -271,33 +268,11 @@ func (e *exporter) secretsReport(ctx context.Context, attempt string, objects []
 		return nil, err
 	}
 	entry := &SecretsEntry{SHA256: sumOf(data), Findings: r.Findings}
-	if entry.Key, err = e.putOnce(ctx, data, func(n int) string { return secretsKey(e.prefix, n) }); err != nil {
+	if entry.Key, err = e.putFirst(ctx, "application/json", bytes.NewReader(data), entry.SHA256, secretsKey); err != nil {
 		return nil, err
 	}
 	if err := e.scan.policy.Refusal(r.Findings, r.Masked, e.req.Workspace, entry.Key); err != nil {
 		return nil, err
 	}
 	return entry, nil
-}
-
-// putOnce stores data under the first name that is free or holds it already,
-// reads it back, and returns the name.
-func (e *exporter) putOnce(ctx context.Context, data []byte, name func(n int) string) (string, error) {
-	for n := 1; n <= maxAlternates; n++ {
-		key := name(n)
-		err := e.store.put(ctx, key, "application/json", bytes.NewReader(data), nil)
-		if err != nil && box.ClassOf(err) != box.ClassAlreadyExists {
-			return "", err
-		}
-		sum, _, err2 := e.store.sum(ctx, key, nil)
-		switch {
-		case err2 != nil && box.ClassOf(err2) != box.ClassNotFound:
-			return "", err2
-		case err2 == nil && sum == sumOf(data):
-			return key, nil
-		case err == nil: // ours, and not what we wrote
-			return "", box.Errorf(box.ClassUnknown, "the export store lost or altered %s; check the store, then export again", key)
-		}
-	}
-	return "", box.Errorf(box.ClassConflict, "attempt %s has too many reports that differ; use another attempt", e.req.Attempt)
 }

@@ -7,7 +7,6 @@ import (
 	"encoding/json"
 	"errors"
 	"io"
-	"regexp"
 	"slices"
 	"time"
 
@@ -56,11 +55,6 @@ type exported struct {
 	others    []object
 	strangers []string
 }
-
-var (
-	attemptKeyForm = regexp.MustCompile(`^exports/[a-z0-9-]{1,40}/[0-9]{4}/[a-z0-9][a-z0-9_-]{0,99}/[a-z0-9._/-]+$`)
-	chunkKeyForm   = regexp.MustCompile(`^chunks/[a-z0-9-]{1,40}/[0-9a-f]{2}/[0-9a-f]{64}$`)
-)
 
 // Sweep looks through all workspaces for exports whose life is over: that of a
 // box-archived workspace ends so long after its end as its policy says. It calls
@@ -153,8 +147,6 @@ func (s *Store) exportedOf(ctx context.Context, workspace string) (exported, err
 	}
 	return out, nil
 }
-
-func chunksPrefix(workspace string) string { return "chunks/" + workspace + "/" }
 
 // listObjects is list with the sizes, as stored.
 func (s *Store) listObjects(ctx context.Context, prefix string, fn func(object)) error {

@@ -98,7 +98,8 @@ func (e *exporter) take(ctx context.Context, src WorkspaceSource) (*WorkspaceArc
 	if err := keeper.readBack(ctx, e.tick); err != nil {
 		return nil, err
 	}
-	return a, e.putIndex(ctx, a, io.NewSectionReader(spool, 0, a.Index.Bytes))
+	a.Index.Key, err = e.putFirst(ctx, "application/zstd", io.NewSectionReader(spool, 0, a.Index.Bytes), a.Index.SHA256, indexKey)
+	return a, err
 }
 
 // workspaceFault sorts what a source says instead of giving its workspace.
@@ -146,33 +147,6 @@ func (e *exporter) readTar(ctx context.Context, body io.Reader, keeper *chunkKee
 		return box.Manifest{}, nil, badCopy{source.err}
 	}
 	return box.Manifest{}, nil, badCopy{workspacetar.Damaged(err)}
-}
-
-// putIndex writes the index under the first name that nothing else has, and
-// reads it back.
-func (e *exporter) putIndex(ctx context.Context, a *WorkspaceArchive, text *io.SectionReader) error {
-	for n := 1; n <= maxAlternates; n++ {
-		a.Index.Key = indexKey(e.prefix, n)
-		if _, err := text.Seek(0, io.SeekStart); err != nil {
-			return fault(ctx, "read the spool file", bare(err))
-		}
-		err := e.store.put(ctx, a.Index.Key, "application/zstd", text, nil)
-		taken := box.ClassOf(err) == box.ClassAlreadyExists
-		if err != nil && !taken {
-			return err
-		}
-		sum, size, err := e.store.sum(ctx, a.Index.Key, nil)
-		switch {
-		case err == nil && sum == a.Index.SHA256 && size == a.Index.Bytes:
-			return nil
-		case taken && (err == nil || box.ClassOf(err) == box.ClassNotFound):
-			continue // of another try
-		case err == nil, box.ClassOf(err) == box.ClassNotFound:
-			return lostIndex(*a)
-		}
-		return err
-	}
-	return box.Errorf(box.ClassConflict, "attempt %s has too many indexes of its workspace; use another attempt", e.req.Attempt)
 }
 
 // ticking tells of every read, and ends with its context.

@@ -10,7 +10,6 @@ import (
 	"fmt"
 	"hash"
 	"io"
-	"path"
 	"slices"
 	"strings"
 
@@ -302,66 +301,6 @@ func alike(a, b box.ManifestEntry) bool {
 	return a.Name == b.Name && a.Type == b.Type && a.Target == b.Target && a.Bytes == b.Bytes && a.SHA256 == b.SHA256 && a.Mode == b.Mode
 }
 
-// part adds one part to its stream.
-func (v *reading) part(h *tar.Header, content io.Reader) error {
-	offset, name := v.at.n, h.Name
-	if !Whole(name) {
-		return errors.New("its name leads elsewhere")
-	}
-	stream := path.Dir(name)
-	if stream != v.stream.Name {
-		v.endStream()
-		if err := v.begin(stream); err != nil {
-			return err
-		}
-	}
-	v.stream.Parts++
-	if path.Base(name) != fmt.Sprintf("%06d", v.stream.Parts) {
-		return errors.New("a part before it is missing")
-	}
-	n, err := v.pour(v.sum, content)
-	if v.stream.Bytes += n; err != nil {
-		return err
-	}
-	if v.at.n-offset != n {
-		return errors.New("its content is not where its header says")
-	}
-	return v.told(part(h, offset))
-}
-
-// begin starts a stream that was not there before. Those of one git directory
-// come in the order of a walk, so the newest is enough to know it.
-func (v *reading) begin(stream string) error {
-	v.stream, v.sum = box.ManifestPart{Name: stream}, sha256.New()
-	if _, file, ok := strings.Cut(strings.TrimPrefix(stream, box.WorkspaceRepositories), "/"); ok && strings.HasPrefix(file, "git/") {
-		if Order(v.gitFile, stream) >= 0 {
-			return errors.New("its stream was there already, or is out of its order")
-		}
-		v.gitFile = stream
-		return nil
-	}
-	if _, again := v.streams[stream]; again {
-		return errors.New("its stream was there already")
-	}
-	if len(v.streams) == maxStreams {
-		return errors.New("there are too many streams")
-	}
-	return nil
-}
-
-func (v *reading) endStream() {
-	if v.sum == nil {
-		return
-	}
-	if v.stream.Name == v.gitFile {
-		v.git++
-	} else {
-		v.stream.SHA256 = hex.EncodeToString(v.sum.Sum(nil))
-		v.streams[v.stream.Name] = v.stream
-	}
-	v.stream, v.sum = box.ManifestPart{}, nil
-}
-
 // end compares the manifest with everything.
 func (v *reading) end(h *tar.Header, content io.Reader) error {
 	offset := v.at.n
@@ -413,10 +352,6 @@ func (v *reading) end(h *tar.Header, content io.Reader) error {
 // pour copies with a buffer of the reading: there may be a million files.
 func (v *reading) pour(w io.Writer, r io.Reader) (int64, error) {
 	return io.CopyBuffer(w, struct{ io.Reader }{r}, v.copy)
-}
-
-func part(h *tar.Header, offset int64) Entry {
-	return Entry{ManifestEntry: box.ManifestEntry{Name: h.Name, Type: TypePart, Bytes: h.Size}, Offset: offset}
 }
 
 func readAll(r io.Reader, most int64) (text []byte, sum string, err error) {
