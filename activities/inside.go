@@ -3,7 +3,6 @@ package activities
 import (
 	"cmp"
 	"context"
-	"io"
 	"math"
 	"slices"
 	"strings"
@@ -179,37 +178,6 @@ func shorten(r *box.ReclaimReport) {
 	slices.SortFunc(r.Items, func(a, b box.ReclaimItem) int { return strings.Compare(a.Path, b.Path) })
 }
 
-// source is the box's agent-server as the export store reads it.
-type source struct{ client *agentserver.Client }
-
-func (s source) Conversations(ctx context.Context) ([]box.ConversationMark, error) {
-	list, err := s.client.Conversations(ctx)
-	if err != nil {
-		return nil, err
-	}
-	marks := make([]box.ConversationMark, 0, len(list))
-	for _, c := range list {
-		marks = append(marks, c.ConversationMark)
-	}
-	return marks, nil
-}
-
-func (s source) Download(ctx context.Context, id string) (io.ReadCloser, int64, error) {
-	return s.client.DownloadTrajectory(ctx, id)
-}
-
-// Workspace gives the archive of the box's work, where its boxd can.
-func (s source) Workspace(ctx context.Context) (io.ReadCloser, error) {
-	info, err := s.client.Info(ctx)
-	if err != nil {
-		return nil, err
-	}
-	if !info.Has(agentserver.CapabilityExport) {
-		return nil, box.Errorf(box.ClassUnsupported, "its agent-server cannot give them out (%s)", agentserver.CapabilityExport)
-	}
-	return s.client.DownloadWorkspace(ctx)
-}
-
 // Export takes the history and the workspace into the store and returns the
 // receipt, which exists only after every object was read back.
 func (b *Boxes) Export(ctx context.Context, in ExportInput) (box.Outcome, error) {
@@ -226,7 +194,7 @@ func (b *Boxes) Export(ctx context.Context, in ExportInput) (box.Outcome, error)
 		defer client.Close()
 		err = drained(ctx, client, in.Drained, func(ctx context.Context) error {
 			request := exports.Request{Workspace: in.Workspace, Epoch: in.Ref.Epoch, Attempt: in.Step, Previous: in.Previous, Secrets: in.Secrets}
-			out.Receipt, err = b.Store.Export(ctx, request, source{client}, func(p exports.Progress) {
+			out.Receipt, err = b.Store.Export(ctx, request, agentserver.History{Client: client}, func(p exports.Progress) {
 				activity.RecordHeartbeat(ctx, p.Done, p.Total, string(p.Stage), p.Bytes)
 				if b.Progress != nil {
 					b.Progress(in.Workspace, p)

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"time"
 
+	"github.com/openhands/boxkeeper/agentserver"
 	"github.com/openhands/boxkeeper/box"
 	"github.com/openhands/boxkeeper/exports"
 	"github.com/openhands/boxkeeper/providers/driver"
@@ -267,7 +268,7 @@ func (b *Boxes) changed(ctx context.Context, in DeleteInput) (problem string, er
 	}
 	digest := use.Digest
 	if digest == "" { // a server without boxd tells it only conversation by conversation
-		marks, err := source{client}.Conversations(ctx)
+		marks, err := agentserver.History{Client: client}.Conversations(ctx)
 		if err != nil {
 			return "", err
 		}

@@ -2,7 +2,6 @@ package activities
 
 import (
 	"context"
-	"io"
 
 	"go.temporal.io/sdk/activity"
 
@@ -49,11 +48,11 @@ func (b *Boxes) Restore(ctx context.Context, in RestoreInput) (box.Outcome, erro
 		if !info.Has(agentserver.CapabilityHistoryImport) {
 			return box.Outcome{}, box.Errorf(box.ClassUnsupported, "the agent-server of the new box cannot take a history in; replace takes the box as it is, and the history stays readable in the export store")
 		}
-		there, err := source{client}.Conversations(ctx)
+		there, err := agentserver.History{Client: client}.Conversations(ctx)
 		if err != nil {
 			return box.Outcome{}, err
 		}
-		err = b.Store.Restore(ctx, in.Workspace, in.Receipt, there, sink{client}, func(p exports.Progress) {
+		err = b.Store.Restore(ctx, in.Workspace, in.Receipt, there, agentserver.History{Client: client}, func(p exports.Progress) {
 			activity.RecordHeartbeat(ctx, p.Done, p.Total)
 			if b.Progress != nil {
 				b.Progress(in.Workspace, p)
@@ -71,12 +70,4 @@ func (b *Boxes) Restore(ctx context.Context, in RestoreInput) (box.Outcome, erro
 		}
 		return box.Outcome{Use: &use}, b.record(ctx, in.Target, exports.KindRestored, box.LedgerRestore{Ref: in.Ref, Receipt: in.Receipt})
 	})
-}
-
-// sink is the box's agent-server as the export store writes to it.
-type sink struct{ client *agentserver.Client }
-
-func (s sink) Upload(ctx context.Context, id string, body io.Reader, size int64) error {
-	_, err := s.client.ImportHistory(ctx, id, body, size)
-	return err
 }

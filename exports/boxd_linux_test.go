@@ -1,7 +1,6 @@
 package exports_test
 
 import (
-	"context"
 	"io"
 	"os"
 	"os/exec"
@@ -15,7 +14,6 @@ import (
 
 	"github.com/openhands/boxkeeper/agentserver"
 	"github.com/openhands/boxkeeper/agentserver/agentservertest"
-	"github.com/openhands/boxkeeper/box"
 	"github.com/openhands/boxkeeper/exports"
 )
 
@@ -37,26 +35,6 @@ func lay(t *testing.T, name, content string) {
 	t.Helper()
 	require.NoError(t, os.MkdirAll(filepath.Dir(name), 0o755))
 	require.NoError(t, os.WriteFile(name, []byte(content), 0o600))
-}
-
-// boxd is a box as a worker sees it: over HTTP.
-type boxd struct{ client *agentserver.Client }
-
-func (b boxd) Conversations(ctx context.Context) ([]box.ConversationMark, error) {
-	list, err := b.client.Conversations(ctx)
-	marks := make([]box.ConversationMark, 0, len(list))
-	for _, c := range list {
-		marks = append(marks, c.ConversationMark)
-	}
-	return marks, err
-}
-
-func (b boxd) Download(ctx context.Context, id string) (io.ReadCloser, int64, error) {
-	return b.client.DownloadTrajectory(ctx, id)
-}
-
-func (b boxd) Workspace(ctx context.Context) (io.ReadCloser, error) {
-	return b.client.DownloadWorkspace(ctx)
 }
 
 // TestScenario80WorkThatNobodyPushedComesBack exports a box through boxd and
@@ -107,7 +85,7 @@ func TestScenario80WorkThatNobodyPushedComesBack(t *testing.T) {
 	dir := t.TempDir()
 	s, err := exports.OpenWith(t.Context(), "file://"+dir, exports.Options{SpoolDir: t.TempDir()})
 	require.NoError(t, err)
-	receipt, err := s.Export(t.Context(), request("a"), boxd{client}, nil)
+	receipt, err := s.Export(t.Context(), request("a"), agentserver.History{Client: client}, nil)
 	require.NoError(t, err)
 	require.Zero(t, receipt.Archive.Missing)
 	require.Equal(t, 1, receipt.Archive.Repositories)
@@ -119,7 +97,7 @@ func TestScenario80WorkThatNobodyPushedComesBack(t *testing.T) {
 	require.NoError(t, err)
 	req := request("b")
 	req.Previous = receipt
-	second, err := s.Export(t.Context(), req, boxd{client}, nil)
+	second, err := s.Export(t.Context(), req, agentserver.History{Client: client}, nil)
 	require.NoError(t, err)
 	require.Equal(t, receipt.Archive, second.Archive)
 	fresh := slices.DeleteFunc(filesBelow(t, dir), func(name string) bool { return slices.Contains(before, name) })

@@ -32,21 +32,8 @@ var (
 
 var errFull = fmt.Errorf("the store is full: %w", syscall.ENOSPC)
 
-// boxOf reads a box as workers do.
-type boxOf struct{ *agentserver.Client }
-
-func (b boxOf) Conversations(ctx context.Context) ([]box.ConversationMark, error) {
-	list, err := b.Client.Conversations(ctx)
-	var marks []box.ConversationMark
-	for _, c := range list {
-		marks = append(marks, c.ConversationMark)
-	}
-	return marks, err
-}
-
-func (b boxOf) Download(ctx context.Context, id string) (io.ReadCloser, int64, error) {
-	return b.DownloadTrajectory(ctx, id)
-}
+// conversationsOnly leaves the workspace out, which has tests of its own.
+type conversationsOnly struct{ exports.Source }
 
 // holds says why stored zips are not the whole history of the box, or nothing.
 // It reads them with the standard library, and what is stored as it lies there.
@@ -106,7 +93,7 @@ func (w *world) attempt(ctx context.Context, spool string, req exports.Request) 
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
 	w.struck = nil
-	receipt, err = s.Export(ctx, req, boxOf{c}, func(exports.Progress) {
+	receipt, err = s.Export(ctx, req, conversationsOnly{agentserver.History{Client: c}}, func(exports.Progress) {
 		if w.strike(atProgress) != "" {
 			cancel()
 		}

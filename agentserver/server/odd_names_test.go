@@ -1,7 +1,6 @@
 package server_test
 
 import (
-	"context"
 	"fmt"
 	"io"
 	"maps"
@@ -50,34 +49,13 @@ func giveOddNames(t *testing.T, conversation string) {
 	}
 }
 
-// boxOf reads a box into an export, and puts one back, as workers do.
-type boxOf struct{ *agentserver.Client }
-
-func (b boxOf) Conversations(ctx context.Context) ([]box.ConversationMark, error) {
-	list, err := b.Client.Conversations(ctx)
-	var marks []box.ConversationMark
-	for _, c := range list {
-		marks = append(marks, c.ConversationMark)
-	}
-	return marks, err
-}
-
-func (b boxOf) Download(ctx context.Context, id string) (io.ReadCloser, int64, error) {
-	return b.DownloadTrajectory(ctx, id)
-}
-
-func (b boxOf) Upload(ctx context.Context, id string, body io.Reader, size int64) error {
-	_, err := b.ImportHistory(ctx, id, body, size)
-	return err
-}
-
 // exported makes an export of a box, in a store of its own.
 func exported(t *testing.T, address string) (*exports.Store, box.Receipt) {
 	t.Helper()
 	store, err := exports.OpenWith(t.Context(), "file://"+t.TempDir(), exports.Options{SpoolDir: t.TempDir()})
 	require.NoError(t, err)
 	t.Cleanup(func() { _ = store.Close() })
-	receipt, err := store.Export(t.Context(), exports.Request{Workspace: "ws", Epoch: 1, Attempt: "a"}, boxOf{connect(t, address)}, nil)
+	receipt, err := store.Export(t.Context(), exports.Request{Workspace: "ws", Epoch: 1, Attempt: "a"}, agentserver.History{Client: connect(t, address)}, nil)
 	require.NoError(t, err)
 	return store, receipt
 }
@@ -117,7 +95,7 @@ func TestScenario99OddNamesAreExportedAndComeBack(t *testing.T) {
 	require.Len(t, got, 4, "its own, two of them events: %v", slices.Sorted(maps.Keys(got)))
 
 	to, root, _ := front(t, nil, "")
-	require.NoError(t, store.Restore(t.Context(), "ws", receipt, nil, boxOf{connect(t, to)}, nil))
+	require.NoError(t, store.Restore(t.Context(), "ws", receipt, nil, agentserver.History{Client: connect(t, to)}, nil))
 	use, err := connect(t, to).Use(t.Context())
 	require.NoError(t, err)
 	require.Equal(t, receipt.Digest, use.Digest)

@@ -11,6 +11,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/openhands/boxkeeper/agentserver"
 	"github.com/openhands/boxkeeper/agentserver/agentservertest"
 	"github.com/openhands/boxkeeper/box"
 	"github.com/openhands/boxkeeper/exports"
@@ -61,7 +62,7 @@ func TestAnOddExportIsServedByTheRealAgentServer(t *testing.T) { //nolint:parall
 	store, receipt, counts := oddBox(t)
 	t.Run("through boxd, read-only", func(t *testing.T) { //nolint:paralleltest // as above
 		r := startReal(t)
-		require.NoError(t, store.Restore(t.Context(), "ws", receipt, nil, boxOf{connect(t, r.url)}, nil))
+		require.NoError(t, store.Restore(t.Context(), "ws", receipt, nil, agentserver.History{Client: connect(t, r.url)}, nil))
 		for id, n := range counts {
 			require.Equal(t, n, served(t, store, r.url, id))
 			status, text, _ := ask(t, http.MethodPost, r.url+"/api/conversations/"+id+"/events", `{"role":"user","content":[]}`)
