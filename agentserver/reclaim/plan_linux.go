@@ -29,6 +29,8 @@ type gathering struct {
 	unread []string
 	// unmeasured leaves sizes, and the search for what must never go, to others.
 	unmeasured bool
+	// needs is what needs what, once somebody has looked.
+	needs func(*placed) string
 }
 
 // plan selects what a pass would take. It changes nothing.
@@ -188,7 +190,7 @@ func (g *gathering) consider(ctx context.Context, rule *rule, place string) erro
 	case g.place.Busy != "":
 		entry.Skipped = g.place.Busy
 	default:
-		entry.Skipped = g.r.deepFault(ctx, rule, g.place, fd, names)
+		entry.Skipped = g.deepFault(ctx, rule, g.place, fd, names)
 	}
 	g.add(entry, sum)
 	return nil
@@ -206,10 +208,17 @@ func (g *gathering) weigh(ctx context.Context, fd int, names []dirEntry, how loo
 
 // deepFault looks for reasons to leave a recognised directory that are slow to
 // find.
-func (r *Reclaimer) deepFault(ctx context.Context, rule *rule, place *placed, fd int, names []dirEntry) string {
+func (g *gathering) deepFault(ctx context.Context, rule *rule, place *placed, fd int, names []dirEntry) string {
+	r := g.r
 	switch {
 	case rule.tier == box.TierRuntime:
-		return r.unsaved(ctx, place)
+		if why := r.unsaved(ctx, place); why != "" {
+			return why
+		}
+		if g.needs == nil {
+			g.needs = r.needs(ctx)
+		}
+		return g.needs(place)
 	case rule.id == mavenRule:
 		return r.tree.builtHere(ctx, fd, names, 0)
 	}
@@ -237,6 +246,26 @@ func (r *Reclaimer) unsaved(ctx context.Context, place *placed) string {
 		}
 	}
 	return ""
+}
+
+// needs looks once what cannot do without something elsewhere, and returns what
+// says so of a place.
+func (r *Reclaimer) needs(ctx context.Context) (of func(*placed) string) {
+	if r.opts.Needs == nil {
+		return func(*placed) string { return "" }
+	}
+	look, err := r.opts.Needs(ctx)
+	return func(place *placed) string {
+		if err != nil {
+			return "cannot tell whether something else in the box needs it: " + err.Error()
+		}
+		for _, top := range place.tops() {
+			if why := look(r.abs(top)); why != "" {
+				return "is needed: " + why
+			}
+		}
+		return ""
+	}
 }
 
 func (g *gathering) add(entry item, sum *tally) {

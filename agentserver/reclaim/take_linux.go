@@ -78,7 +78,9 @@ func (r *Reclaimer) take(ctx context.Context, p *party) {
 	ignored := r.stillIgnored(ctx, p.place, p.open(), nil)
 	for _, entry := range p.open() {
 		if entry.Tier == box.TierRuntime {
-			entry.Skipped = r.unsaved(ctx, p.place)
+			if entry.Skipped = r.unsaved(ctx, p.place); entry.Skipped == "" {
+				entry.Skipped = r.needs(ctx)(p.place)
+			}
 		}
 	}
 	switch {
