@@ -168,7 +168,10 @@ func (g *gathering) consider(ctx context.Context, rule *rule, place string) erro
 		return nil
 	}
 	defer unix.Close(fd)
-	if entry.Evidence, entry.Skipped = g.r.evidence(rule, g.place, place, fd, names); entry.Skipped != "" {
+	var kept string
+	entry.Evidence, kept = g.r.evidence(rule, g.place, place, fd, names)
+	if entry.Evidence == "" {
+		entry.Skipped = kept
 		g.add(entry, nil)
 		return nil
 	}
@@ -181,7 +184,7 @@ func (g *gathering) consider(ctx context.Context, rule *rule, place string) erro
 	if err != nil {
 		return err
 	}
-	entry.Bytes, entry.LowerBound, entry.Skipped = sum.freed(), sum.lowerBound(), sum.stay
+	entry.Bytes, entry.LowerBound, entry.Skipped = sum.freed(), sum.lowerBound(), cmp.Or(kept, sum.stay)
 	for _, line := range sum.faults.lines() {
 		g.unread = append(g.unread, place+": "+line)
 	}

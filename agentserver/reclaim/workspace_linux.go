@@ -29,6 +29,9 @@ func (g *gathering) workspace(ctx context.Context, workspace string) error {
 		return nil
 	}
 	for _, repo := range repos {
+		if err := g.objects(ctx, repo); err != nil {
+			return err
+		}
 		dirs, err := g.r.ignored(ctx, repo)
 		if err != nil {
 			g.leave(repo, err.Error())
