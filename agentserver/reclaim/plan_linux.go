@@ -146,7 +146,7 @@ func (g *gathering) consider(ctx context.Context, rule *rule, place string) erro
 	entry := item{ReclaimItem: box.ReclaimItem{
 		Path: place, Rule: rule.id, Tier: rule.tier, ConversationID: g.place.Conversation, Native: rule.native,
 	}}
-	if i, twice := g.at[place]; twice {
+	if i, twice := g.at[place]; twice && (g.found[i].Evidence != "" || g.found[i].Rule == rule.id) {
 		// Of two layouts that know it, the one that forbids it counts.
 		g.found[i].Skipped = cmp.Or(g.found[i].Skipped, g.place.Busy)
 		return nil
@@ -271,7 +271,15 @@ func (r *Reclaimer) needs(ctx context.Context) (of func(*placed) string) {
 	}
 }
 
+// add takes a directory; of two rules about one of that name, the one counts that
+// recognises it.
 func (g *gathering) add(entry item, sum *tally) {
+	if i, twice := g.at[entry.Path]; twice {
+		if entry.Evidence != "" {
+			g.found[i] = candidate{entry, sum}
+		}
+		return
+	}
 	g.at[entry.Path] = len(g.found)
 	g.found = append(g.found, candidate{entry, sum})
 }
