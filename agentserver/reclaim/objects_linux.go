@@ -27,7 +27,7 @@ func (g *gathering) objects(ctx context.Context, repo string) error {
 	place := repo + "/.git/objects"
 	fd, names, err := t.list(t.fd, place)
 	if err != nil {
-		return nil //nolint:nilerr // the look at what git ignores says what is wrong with it
+		return nil // the look at what git ignores says what is wrong with it
 	}
 	defer unix.Close(fd)
 	evidence := g.worthPacking(fd, names)
