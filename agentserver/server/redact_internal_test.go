@@ -48,14 +48,17 @@ func TestRedactJSON(t *testing.T) {
 
 func TestRedactText(t *testing.T) {
 	t.Parallel()
-	for _, in := range []string{
+	for i, in := range []string{
 		`{"api_key": "SECRET`, `{'api_key': 'SECRET'}`, `api_key=SECRET`, `API_KEY: SECRET`, `{\"api_key\": \"SECRET\"`, `"api\u005fkey":"SECRET`,
 		`{"llm_api_key":"SECRET", broken`, `aws_secret_access_key = SECRET`,
 		`" {"api_key": "SECRET"`,
 	} {
 		for pad := range 2 {
+			if pad > 0 && i%race.Slowness != 0 {
+				continue
+			}
 			// Across the edge of a window as well.
-			text := strings.Repeat("x ", (window-10)/2*pad) + in + " and the rest " + fernet + strings.Repeat(" y", 100_000/race.Slowness*pad)
+			text := strings.Repeat("x ", (window-10)/2*pad) + in + " and the rest " + fernet + strings.Repeat(" y", 100_000*pad)
 			var out bytes.Buffer
 			require.NoError(t, redactText(&out, strings.NewReader(text)))
 			require.NotContains(t, out.String(), "SECRET", in)
