@@ -683,6 +683,10 @@ export interface ReclaimReport {
    */
   removed_bytes: number;
   /**
+   * removed_lower_bound says that at least RemovedBytes were: boxd was killed while it deleted, and what it had counted in its last moment is lost.
+   */
+  removed_lower_bound?: boolean;
+  /**
    * pending says that the deletion goes on in the background.
    */
   pending?: boolean;
@@ -728,6 +732,10 @@ export interface ReclaimItem {
    * lower_bound says that at least Bytes come free.
    */
   lower_bound?: boolean;
+  /**
+   * removed_bytes is what came free when it was deleted. Of a file with names in several items it counts with the one that was deleted last.
+   */
+  removed_bytes?: number;
   /**
    * evidence is how it was recognised.
    */
