@@ -220,11 +220,11 @@ func cutOff(commit io.Reader, listed []string) (bool, error) {
 
 // makeGitDir makes an empty git directory.
 func makeGitDir(dir string) error {
-	if err := os.Mkdir(dir, 0o755); err != nil {
+	if err := os.Mkdir(dir, 0o755); err != nil { //nolint:gosec // like git's own
 		return fmt.Errorf("make a git directory: %w", err)
 	}
 	for _, name := range []string{"objects", "objects/info", "objects/pack", "refs", "refs/heads", "refs/tags", "info"} {
-		if err := os.Mkdir(filepath.Join(dir, name), 0o755); err != nil {
+		if err := os.Mkdir(filepath.Join(dir, name), 0o755); err != nil { //nolint:gosec // as above
 			return fmt.Errorf("make a git directory: %w", err)
 		}
 	}

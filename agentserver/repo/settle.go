@@ -9,6 +9,7 @@ import (
 	"os"
 	"path/filepath"
 	"regexp"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -99,7 +100,7 @@ func AddWorktree(dir, home, workTree string, head Head) (record, pointer string,
 	name := filepath.Base(workTree)
 	for n := 1; ; n++ {
 		record = filepath.Join(dir, "worktrees", name)
-		if err = os.Mkdir(record, 0o755); !errors.Is(err, fs.ErrExist) {
+		if err = os.Mkdir(record, 0o755); !errors.Is(err, fs.ErrExist) { //nolint:gosec // as above
 			break
 		}
 		name = filepath.Base(workTree) + strconv.Itoa(n)
@@ -188,8 +189,8 @@ func writeStash(dir string, to Settled) (map[string]bool, error) {
 	kept := map[string]bool{}
 	var log strings.Builder
 	before := ""
-	for i := len(list) - 1; i >= 0; i-- {
-		if one := list[i]; isID(one.ID) && there[one.ID] {
+	for _, one := range slices.Backward(list) {
+		if isID(one.ID) && there[one.ID] {
 			log.WriteString(logLine(before, one.ID, one.Subject))
 			before, kept[one.ID] = one.ID, true
 		}
