@@ -56,7 +56,7 @@ type store struct {
 const gitStores = "git"
 
 // errNoGit is why a bundle stays one.
-var errNoGit = errors.New("there is no git program here")
+var errNoGit = box.Errorf(box.ClassUnsupported, "there is no git program here to make repositories of bundles with")
 
 func (b *Rebuild) store(number string) (*store, error) {
 	if b.stores == nil {
