@@ -200,9 +200,9 @@ func busyBox(t *testing.T) (root, clone string) {
 	require.NoError(t, os.Chmod(filepath.Join(work, "closed"), 0o555))
 	sparse, err := os.Create(filepath.Join(work, "sparse"))
 	require.NoError(t, err)
-	_, err = sparse.WriteAt([]byte("middle"), 10<<20)
+	_, err = sparse.WriteAt([]byte("middle"), 2<<20)
 	require.NoError(t, err)
-	require.NoError(t, sparse.Truncate(20<<20))
+	require.NoError(t, sparse.Truncate(4<<20))
 	require.NoError(t, sparse.Close())
 	opened(t, root)
 	return root, clone
