@@ -80,6 +80,7 @@ var layers = []layer{
 
 	{"schema", "internal/schema", "domain", ""},
 	{"report", "internal/testreport", "", ""},
+	{"race", "internal/race", "", ""}, // for tests
 	{"cmd-report", "internal/testreport/cmd/*", "report", ""},
 	{"checks", "internal/arrows", "", ""},
 	{"checks", "deploy", "", ""},
