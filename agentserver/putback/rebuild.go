@@ -152,7 +152,7 @@ func fullOrEnded(ctx context.Context, err error) error {
 // programs, no archive has.
 func (b *Rebuild) takeFile(one *store, file string, content io.Reader) error {
 	first, _, _ := strings.Cut(file, "/")
-	if repo.NotCarried(first) || file == "objects/info/alternates" || file == "objects/info/http-alternates" {
+	if repo.NotCarried(first) || strings.EqualFold(file, "objects/info/alternates") || strings.EqualFold(file, "objects/info/http-alternates") {
 		return nil
 	}
 	one.files = true

@@ -249,10 +249,13 @@ func writeConfig(dir, objects, storage string, more []string) error {
 }
 
 // NotCarried says what of a git directory no archive holds, and nobody takes out
-// of one: it may hold credentials or name programs, or has an entry of its own.
+// of one: it may hold credentials or name programs, has an entry of its own, or
+// says that settings and objects lie elsewhere. Some filesystems do not tell cases
+// apart.
 func NotCarried(name string) bool {
+	name = strings.ToLower(name)
 	switch name {
-	case "hooks", "config", "config.worktree", "credentials", "FETCH_HEAD", "modules", "lfs":
+	case "hooks", "config", "config.worktree", "credentials", "fetch_head", "modules", "lfs", "commondir", "gitdir":
 		return true
 	}
 	return strings.HasSuffix(name, ".lock")
