@@ -74,6 +74,7 @@ func (b *Rebuild) group(ctx context.Context, m box.Manifest, members []int, numb
 		other := &m.Repositories[i]
 		record, pointer, err := repo.AddWorktree(dir, filepath.Join(b.Final, home), filepath.Join(b.Final, other.Path), repo.Head{Branch: other.Branch, ID: other.Head})
 		if err != nil {
+			err = cmp.Or(fullOrEnded(ctx, err), err)
 			return nil, fmt.Errorf("bring back the worktree %s: %w", other.Path, err)
 		}
 		more, err := b.index(ctx, other, numbers[other.Path], dir, filepath.Join(record, "index"))
