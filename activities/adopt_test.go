@@ -157,7 +157,7 @@ func TestRestoreIsReadBack(t *testing.T) {
 	require.Equal(t, 2, again.Receipt.Epoch)
 	puts := 0
 	for _, p := range r.server.Paths() {
-		if strings.HasPrefix(p, "PUT ") {
+		if strings.HasPrefix(p, "PUT /api/boxd/history/") {
 			puts++
 		}
 	}
