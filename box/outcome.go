@@ -271,9 +271,7 @@ func (f *Facts) applyUndrained(step Step, now time.Time) {
 }
 
 func (f *Facts) applyReclaimed(step Step, out Outcome, now time.Time) {
-	if !out.Reclaim.DryRun {
-		f.Reclaimed += out.Reclaim.FreedBytes
-	}
+	f.countReclaimed(out.Reclaim)
 	if step.Ask != nil {
 		report := out.Reclaim
 		f.finish(*step.Ask, Result{Reclaim: &report})
