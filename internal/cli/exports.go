@@ -104,6 +104,19 @@ func (a *Shared) exportsDeleteCommand() *cobra.Command {
 	return c
 }
 
+// lostConversations says what of the history goes for good.
+func lostConversations(d exports.Deletion) string {
+	switch n := len(d.Lost); {
+	case n > 10:
+		return plural(n, "conversation") + " for good: " + strings.Join(d.Lost[:10], ", ") + " and more"
+	case n > 0:
+		return plural(n, "conversation") + " for good: " + strings.Join(d.Lost, ", ")
+	case d.Export.Receipt.Conversations == 0:
+		return "no conversation: it holds none"
+	}
+	return "no conversation: other exports hold as much of each"
+}
+
 func (p *page) deletedExport(a *Shared, d deletedExport) {
 	if d.Deleted {
 		p.linef("Deleted %s and %s (%s). The ledger of %s holds that it was.", d.Export.Receipt.Key, plural(d.Objects, "object"), size(d.StoredBytes), d.Workspace)
@@ -111,14 +124,11 @@ func (p *page) deletedExport(a *Shared, d deletedExport) {
 	}
 	p.linef("Nothing was deleted. Deleting %s would take away:", d.Export.Receipt.Key)
 	p.WriteByte('\n')
-	lost := "none: other exports hold as much of each"
-	if len(d.Lost) > 0 {
-		lost = plural(len(d.Lost), "conversation") + " for good: " + strings.Join(d.Lost[:min(len(d.Lost), 10)], ", ")
-		if len(d.Lost) > 10 {
-			lost += " and more"
-		}
-	}
+	lost := lostConversations(d.Deletion)
 	holds := plural(d.Export.Receipt.Conversations, "conversation") + ", " + plural(d.Export.Receipt.Events, "event")
+	if a := d.Export.Receipt.Archive; a.Held() {
+		holds += "; files: " + archiveText(a)
+	}
 	if d.Export.Damage != "" {
 		holds = "it is damaged: " + printable(d.Export.Damage)
 	}
@@ -129,6 +139,13 @@ func (p *page) deletedExport(a *Shared, d deletedExport) {
 		[2]string{"stay for other exports", plural(d.Needed, "object")},
 		[2]string{"lost", lost},
 	)
+	if d.LostFiles {
+		other := "no other export holds files"
+		if d.WithFiles > 0 {
+			other = plural(d.WithFiles, "other export") + " held them at another time"
+		}
+		p.facts([2]string{"lost of the workspace", archiveText(d.Export.Receipt.Archive) + ", as they were then; " + other})
+	}
 	if d.Later {
 		p.linef("Pieces of the workspace's archive that nothing else needs go when the workspace is closed and its exports end.")
 	}
