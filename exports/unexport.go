@@ -60,7 +60,7 @@ type Deletion struct {
 	Needed int `json:"needed,omitzero"`
 	// Lost are the conversations of which no other export holds as much.
 	Lost []string `json:"lost,omitempty"`
-	// Later says that pieces of the workspace's archive go only when the workspace
+	// Later says that pieces of the workspace's archive go only after the workspace
 	// is closed.
 	Later bool `json:"later,omitzero"`
 	// Token confirms it, until Expires.
@@ -108,7 +108,8 @@ func (s *Store) AskDeletion(ctx context.Context, workspace, key string) (Deletio
 // DeleteExport deletes one export that a person was shown by [Store.AskDeletion]: its
 // manifest first, then the objects that no other export names. It is in the
 // ledger before and after. Repeated after a crash it may find no manifest any
-// more, which is NotFound; what was left goes when the workspace's exports end.
+// more, which is NotFound; what was left goes with a sweep after the workspace
+// is closed.
 //
 // FailedPrecondition: the token is for something else that was shown, or too
 // old; ask again.

@@ -130,7 +130,7 @@ func (p *page) deletedExport(a *Shared, d deletedExport) {
 		[2]string{"lost", lost},
 	)
 	if d.Later {
-		p.linef("Pieces of the workspace's archive that nothing else needs go when the workspace is closed and its exports end.")
+		p.linef("Pieces of the workspace's archive that nothing else needs go after the workspace is closed.")
 	}
 	p.WriteByte('\n')
 	p.linef("To delete it, until %s:", a.moment(d.Expires))
@@ -151,6 +151,7 @@ func (a *Shared) sweepCommand() *cobra.Command {
 		Use: "sweep", Short: "Delete the exports of box-archived workspaces whose time is over", Args: args("nothing", 0, 0),
 		Long: "Workers do the same once a day. For each workspace that was deleted longer ago than its policy keeps exports (export_life): its manifests go first, then all other objects; " +
 			"the ledger stays, and holds what went. Exports of open and of abandoned workspaces stay, and so do those of a ledger that cannot be read whole. " +
+			"Of a workspace that was closed a day ago and whose exports have no end, what none of them names goes: the rest of broken attempts, and of exports that a person deleted. " +
 			"Repeating it is safe, also twice at once. The exit code is 1 if a workspace could not be swept.",
 		Example: "  boxkeeper fleet sweep --dry-run\n  boxkeeper fleet sweep",
 	}
@@ -187,6 +188,9 @@ func (p *page) sweep(a *Shared, out sweep) {
 		because := w.Life.Reason
 		if w.Error != "" {
 			because = w.Error
+		}
+		if w.Unneeded > 0 {
+			because += "; " + plural(w.Unneeded, "object") + " that no export names (" + size(w.UnneededBytes) + ")" + map[bool]string{true: " would go", false: " went"}[out.DryRun]
 		}
 		if len(w.Strangers) > 0 {
 			because += "; " + plural(len(w.Strangers), "object") + " of no known form stay, such as " + w.Strangers[0]
