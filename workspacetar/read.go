@@ -53,11 +53,15 @@ type Entry struct {
 // the reading and is returned as it is, and so is one of r. Any other error says
 // what is wrong with the archive, and then what was told is worth nothing.
 func Read(r io.Reader, told func(Entry) error) (box.Manifest, error) {
+	return read(r, told, nil)
+}
+
+func read(r io.Reader, told func(Entry) error, begins func(Begun) io.Writer) (box.Manifest, error) {
 	if told == nil {
 		told = func(Entry) error { return nil }
 	}
 	at := &counter{from: r}
-	v := &reading{at: at, told: told, streams: map[string]box.ManifestPart{}, file: sha256.New(), copy: make([]byte, copyBuffer)}
+	v := &reading{at: at, told: told, begins: begins, streams: map[string]box.ManifestPart{}, file: sha256.New(), copy: make([]byte, copyBuffer)}
 	err := v.all(tar.NewReader(at))
 	if at.err != nil {
 		return box.Manifest{}, at.err
@@ -99,10 +103,11 @@ func (c *counter) Read(p []byte) (int, error) {
 
 // reading is one reading of an archive.
 type reading struct {
-	at   *counter
-	told func(Entry) error
-	file hash.Hash // of the file that is being read
-	copy []byte
+	at     *counter
+	told   func(Entry) error
+	begins func(Begun) io.Writer
+	file   hash.Hash // of the file that is being read
+	copy   []byte
 
 	pending      []Entry // that no list was about yet
 	pendingBytes int
@@ -144,17 +149,18 @@ func (v *reading) all(archive *tar.Reader) error {
 		if !strings.HasPrefix(name, box.WorkspaceRepositories) {
 			v.endStream()
 		}
+		content := v.shown(header, archive)
 		switch {
 		case strings.HasPrefix(name, box.WorkspaceFiles):
-			err = v.entry(header, archive)
+			err = v.entry(header, content)
 		case header.Typeflag != tar.TypeReg:
 			err = errors.New("it is of a kind that only the tree has")
 		case strings.HasPrefix(name, box.WorkspaceLists):
-			err = v.list(header, archive)
+			err = v.list(header, content)
 		case strings.HasPrefix(name, box.WorkspaceRepositories):
-			err = v.part(header, archive)
+			err = v.part(header, content)
 		case name == box.WorkspaceManifest:
-			err = v.end(header, archive)
+			err = v.end(header, content)
 		default:
 			err = errors.New("it is no entry of a workspace's archive")
 		}
