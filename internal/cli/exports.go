@@ -13,11 +13,11 @@ import (
 
 func (a *Shared) exportsCommand() *cobra.Command {
 	c := group(&cobra.Command{
-		Use: "exports", Short: "List the exports of a workspace in the store, and delete one",
-		Long: "Needs no Temporal, no worker and no box: both read the export store alone. " +
+		Use: "exports", Short: "List the exports of a workspace in the store, say what secrets they hold, and delete one",
+		Long: "Needs no Temporal, no worker and no box: all of them read the export store alone. " +
 			"Exports of a box-archived workspace go by themselves when their time is over (export_life, see \"fleet sweep\").",
 	})
-	c.AddCommand(a.exportsListCommand(), a.exportsDeleteCommand())
+	c.AddCommand(a.exportsListCommand(), a.exportsSecretsCommand(), a.exportsDeleteCommand())
 	return c
 }
 
@@ -55,13 +55,13 @@ func (p *page) storedExports(a *Shared, out storedExports) {
 		p.linef("Workspace %s has no export.", out.Workspace)
 		return
 	}
-	rows := [][]string{{"EXPORT", "WRITTEN", "CONVERSATIONS", "EVENTS", "SIZE"}}
+	rows := [][]string{{"EXPORT", "WRITTEN", "CONVERSATIONS", "EVENTS", "SIZE", "SECRETS"}}
 	for _, s := range out.Stored {
 		if s.Damage != "" {
-			rows = append(rows, []string{s.Receipt.Key, "damaged", "-", "-", "-"})
+			rows = append(rows, []string{s.Receipt.Key, "damaged", "-", "-", "-", "-"})
 			continue
 		}
-		rows = append(rows, []string{s.Receipt.Key, a.moment(s.CreatedAt), stringOf(int64(s.Receipt.Conversations)), stringOf(int64(s.Receipt.Events)), size(s.Receipt.Bytes)})
+		rows = append(rows, []string{s.Receipt.Key, a.moment(s.CreatedAt), stringOf(int64(s.Receipt.Conversations)), stringOf(int64(s.Receipt.Events)), size(s.Receipt.Bytes), stringOf(int64(s.Receipt.Secrets.Found))})
 	}
 	p.table(rows)
 }
