@@ -140,7 +140,9 @@ func newChunkKeeper(s *Store, workspace string) (*chunkKeeper, error) {
 	if err != nil {
 		return nil, err
 	}
-	return &chunkKeeper{store: s, workspace: workspace, at: map[[sha256.Size]byte]int32{}, zip: zip, read: newChunkReader(s, workspace)}, nil
+	// The buffer at once: one that grows to this takes twice as much.
+	packed := make([]byte, 0, maxStoredChunk)
+	return &chunkKeeper{store: s, workspace: workspace, at: map[[sha256.Size]byte]int32{}, zip: zip, packed: packed, read: newChunkReader(s, workspace)}, nil
 }
 
 func (k *chunkKeeper) close() { k.read.close() }
@@ -237,10 +239,11 @@ type chunkReader struct {
 	store     *Store
 	workspace string
 	zip       *zstd.Decoder
+	buf       []byte // of the copying: there are many chunks
 }
 
 func newChunkReader(s *Store, workspace string) *chunkReader {
-	return &chunkReader{store: s, workspace: workspace}
+	return &chunkReader{store: s, workspace: workspace, buf: make([]byte, copyBufferSize)}
 }
 
 func (r *chunkReader) close() {
@@ -293,12 +296,12 @@ func (r *chunkReader) pour(ctx context.Context, c chunk, w io.Writer, tick func(
 		err = r.zip.Reset(source)
 	}
 	if err == nil {
-		err = pour(ctx, w, io.LimitReader(r.zip, int64(c.bytes)+1), func(k int) {
+		err = pourWith(ctx, w, io.LimitReader(r.zip, int64(c.bytes)+1), func(k int) {
 			n += int64(k)
 			if tick != nil {
 				tick(k)
 			}
-		})
+		}, r.buf)
 	}
 	switch {
 	case source.err != nil:

@@ -51,11 +51,11 @@ type ScannedObject struct {
 	Withheld bool `json:"withheld,omitzero"`
 	// Packed counts bytes that were not looked into: bundles and objects of git are
 	// compressed.
-	Packed   int64  `json:"packed,omitzero"`
-	Entries  int    `json:"entries"`
-	Bytes    int64  `json:"bytes"` // unpacked
-	Findings int    `json:"findings"`
-	Masked   int    `json:"masked"`
+	Packed   int64 `json:"packed,omitzero"`
+	Entries  int   `json:"entries"`
+	Bytes    int64 `json:"bytes"` // unpacked
+	Findings int   `json:"findings"`
+	Masked   int   `json:"masked"`
 	// List holds the first finds, in the order of the object.
 	List []SecretFinding `json:"list,omitzero"`
 }

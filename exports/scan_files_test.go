@@ -20,15 +20,15 @@ import (
 func leakyWork(all []leak) work {
 	w := smallWork()
 	maps.Copy(w, work{
-		"workspace/.env":                                 "# mine\n" + all[2].text + "\n",
-		"workspace/a/" + all[0].value + ".txt":            "nothing",
-		"workspace/a/keys.json":                          `{"api_key": "hunter2hunter2", "note": "no agent-server wrote this"}`,
-		"workspace/large.txt":                            strings.Repeat("a line of words\n", 70_000) + all[1].text + "\n" + strings.Repeat("and more\n", 9_000),
-		"repositories/0001/bundle/000001":                "# v2 git bundle\n" + all[3].text,
-		"repositories/0001/unstaged.patch/000001":        "+++ b/id_rsa\n" + all[3].text[:60],
-		"repositories/0001/unstaged.patch/000002":        all[3].text[60:] + "\n",
-		"repositories/0002/git/objects/ab/cdef/000001":   all[0].text,
-		"repositories/0002/git/logs/HEAD/000001":         "commit: " + all[0].text + "\n",
+		"workspace/.env":                               "# mine\n" + all[2].text + "\n",
+		"workspace/a/" + all[0].value + ".txt":         "nothing",
+		"workspace/a/keys.json":                        `{"api_key": "hunter2hunter2", "note": "no agent-server wrote this"}`,
+		"workspace/large.txt":                          strings.Repeat("a line of words\n", 70_000) + all[1].text + "\n" + strings.Repeat("and more\n", 9_000),
+		"repositories/0001/bundle/000001":              "# v2 git bundle\n" + all[3].text,
+		"repositories/0001/unstaged.patch/000001":      "+++ b/id_rsa\n" + all[3].text[:60],
+		"repositories/0001/unstaged.patch/000002":      all[3].text[60:] + "\n",
+		"repositories/0002/git/objects/ab/cdef/000001": all[0].text,
+		"repositories/0002/git/logs/HEAD/000001":       "commit: " + all[0].text + "\n",
 	})
 	return w
 }

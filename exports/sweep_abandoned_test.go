@@ -16,12 +16,18 @@ import (
 func TestWhatNoExportNeedsIsSweptFromAnAbandonedWorkspace(t *testing.T) {
 	t.Parallel()
 	for name, end := range map[string]func(*life){
-		"abandoned":         func(l *life) { l.note("ws", exports.KindAbandoned, box.LedgerAbandonment{}) },
-		"kept for ever":     func(l *life) { l.end("ws") },
-		"not even deleted":  nil,
-		"of a lost ledger":  func(l *life) { l.note("ws", exports.KindAbandoned, box.LedgerAbandonment{}); l.forget("ledger/ws/") },
-		"a manifest broken": func(l *life) { l.note("ws", exports.KindAbandoned, box.LedgerAbandonment{}); l.spoil("/b/manifest.json") },
-		"an index broken":   func(l *life) { l.note("ws", exports.KindAbandoned, box.LedgerAbandonment{}); l.spoil("/b/workspace.json.zst") },
+		"abandoned":        func(l *life) { l.note("ws", exports.KindAbandoned, box.LedgerAbandonment{}) },
+		"kept for ever":    func(l *life) { l.end("ws") },
+		"not even deleted": nil,
+		"of a lost ledger": func(l *life) { l.note("ws", exports.KindAbandoned, box.LedgerAbandonment{}); l.forget("ledger/ws/") },
+		"a manifest broken": func(l *life) {
+			l.note("ws", exports.KindAbandoned, box.LedgerAbandonment{})
+			l.spoil("/b/manifest.json")
+		},
+		"an index broken": func(l *life) {
+			l.note("ws", exports.KindAbandoned, box.LedgerAbandonment{})
+			l.spoil("/b/workspace.json.zst")
+		},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()

@@ -66,11 +66,11 @@ func TestSecretsOfAnExportAreListedFromTheStoreAlone(t *testing.T) {
 		args []string
 		code int
 	}{
-		"of another workspace":  {[]string{"mine", "exports/other/0001/a1/manifest.json"}, 2},
-		"that is no export":     {[]string{"mine", "exports/mine/0001/a1/conversations/x"}, 2},
-		"that is not there":     {[]string{"mine", "exports/mine/0001/a9/manifest.json"}, 3},
-		"no report there":       {[]string{"mine", "exports/mine/0001/a9/secrets.json"}, 3},
-		"no export at all":      {[]string{"other"}, 3},
+		"of another workspace":   {[]string{"mine", "exports/other/0001/a1/manifest.json"}, 2},
+		"that is no export":      {[]string{"mine", "exports/mine/0001/a1/conversations/x"}, 2},
+		"that is not there":      {[]string{"mine", "exports/mine/0001/a9/manifest.json"}, 3},
+		"no report there":        {[]string{"mine", "exports/mine/0001/a9/secrets.json"}, 3},
+		"no export at all":       {[]string{"other"}, 3},
 		"a workspace no one has": {[]string{"No_Such"}, 2},
 	} {
 		got := runIn(t, nil, data, "", append([]string{"box", "exports", "secrets"}, row.args...)...)
