@@ -140,9 +140,7 @@ func newChunkKeeper(s *Store, workspace string) (*chunkKeeper, error) {
 	if err != nil {
 		return nil, err
 	}
-	// The buffer at once: one that grows to this takes twice as much.
-	packed := make([]byte, 0, maxStoredChunk)
-	return &chunkKeeper{store: s, workspace: workspace, at: map[[sha256.Size]byte]int32{}, zip: zip, packed: packed, read: newChunkReader(s, workspace)}, nil
+	return &chunkKeeper{store: s, workspace: workspace, at: map[[sha256.Size]byte]int32{}, zip: zip, read: newChunkReader(s, workspace)}, nil
 }
 
 func (k *chunkKeeper) close() { k.read.close() }

@@ -63,6 +63,7 @@ func BenchmarkExportWorkspace(b *testing.B) {
 
 // texts are the texts of this repository.
 func texts(b *testing.B) work {
+	b.Helper()
 	out := work{"workspace/": ""}
 	root := os.DirFS("..")
 	err := fs.WalkDir(root, ".", func(name string, d fs.DirEntry, err error) error {

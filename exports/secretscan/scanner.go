@@ -14,6 +14,8 @@ import (
 
 const (
 	pieceBytes = 256 << 10
+	// filePiece is less: beside files there is the rest of an archive in memory.
+	filePiece = 96 << 10
 	// behind is how much of what follows a find's beginning is seen for sure;
 	// before is what a rule may want to see before it.
 	behind = 16 << 10
@@ -120,6 +122,7 @@ type Stream struct {
 	known   *values
 	found   func(Found)
 
+	piece  int    // how much is looked at at once
 	buf    []byte // from base on
 	base   int64  // place of buf[0] in the entry
 	next   int64  // finds that begin before it were told
@@ -135,7 +138,7 @@ type Stream struct {
 // With known values, each place where one of them stands is found too, with no
 // rule.
 func (s *Scanner) Stream(key Key, name string, known *Values, found func(Found)) *Stream {
-	t := &Stream{scanner: s, key: key, found: found, work: &work{}}
+	t := &Stream{scanner: s, key: key, found: found, work: &work{}, piece: pieceBytes}
 	if known != nil && len(known.have) > 0 {
 		t.known = &known.list
 	}
@@ -147,7 +150,7 @@ func (s *Scanner) Stream(key Key, name string, known *Values, found func(Found))
 // each file: the rules about what an agent-server promises to mask in an export are
 // not for them.
 func (s *Scanner) Files(key Key, found func(Found)) *Stream {
-	return &Stream{scanner: s, key: key, found: found, work: &work{}, files: true, closed: true}
+	return &Stream{scanner: s, key: key, found: found, work: &work{}, piece: filePiece, files: true, closed: true}
 }
 
 // Reset makes a stream ready for another entry, in the same memory.
@@ -165,7 +168,7 @@ func (t *Stream) Write(p []byte) (int, error) {
 	}
 	n := len(p)
 	for len(p) > 0 {
-		room := pieceBytes + behind + before - len(t.buf)
+		room := t.piece + behind + before - len(t.buf)
 		k := min(room, len(p))
 		t.buf = append(t.buf, p[:k]...)
 		p = p[k:]

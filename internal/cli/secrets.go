@@ -59,12 +59,12 @@ func (a *Shared) exportsSecretsCommand() *cobra.Command {
 		if out.Report, err = store.Secrets(c.Context(), out.Export); err != nil {
 			return err
 		}
-		return a.show(c, out, func(p *page) { p.secretsFound(a, out) })
+		return a.show(c, out, func(p *page) { p.secretsFound(out) })
 	}
 	return c
 }
 
-func (p *page) secretsFound(a *Shared, out secretsFound) {
+func (p *page) secretsFound(out secretsFound) {
 	r := out.Report
 	rows := [][]string{{"RULE", "WHERE", "LINE", "FINGERPRINT", "IN THE STORE"}}
 	packed := int64(0)
