@@ -13,6 +13,7 @@ type gate struct {
 	to   io.Writer
 	hold bool // else everything passes at once
 	shut func() bool
+	wait func() bool // what was read is not all looked through yet
 	held []byte
 }
 
@@ -25,7 +26,7 @@ func (g *gate) Write(p []byte) (int, error) {
 		return len(p), nil
 	}
 	g.held = append(g.held, p...)
-	if ready := len(g.held) - heldBack; ready > 0 {
+	if ready := len(g.held) - heldBack; ready > 0 && !g.wait() {
 		if err := g.pass(ready); err != nil {
 			return 0, err
 		}

@@ -338,3 +338,19 @@ func TestAReportByItsKeyIsOfThatKey(t *testing.T) {
 	_, err = s.Secrets(t.Context(), "exports/ws/0001/c/secrets.json")
 	wantClass(t, err, box.ClassNotFound)
 }
+
+// The end of a patch is looked at only when something follows it: nothing of what
+// comes between may pass.
+func TestScenario92ASecretAtTheEndOfAPatchIsWithheld(t *testing.T) {
+	t.Parallel()
+	all := leaks(18)
+	files := work{"workspace/": "", "repositories/0001/unstaged.patch/000001": noise(24, 3<<20) + "\n" + all[0].text}
+	b := newBucket()
+	s := scanningStore(t, b)
+	src := newBoxWithWork(t, files)
+	src.archive = files.pack(t, func(m *box.Manifest) { m.Incomplete = []string{strings.Repeat("a long text ", 6<<20/12)} })
+	receipt, err := s.Export(t.Context(), withPolicy("a", box.SecretsRedact), src, nil)
+	require.NoError(t, err)
+	require.True(t, receipt.Archive.Withheld)
+	wantNone(t, stored(t, b), all)
+}

@@ -33,6 +33,8 @@ type fileScan struct {
 
 	name  string // of the entry that is being read, masked
 	parts string // the stream that its parts are of
+	// between says that a part ended and the end of it was not looked at yet.
+	between bool
 
 	past    *pastFiles
 	waiting []waiting
@@ -50,40 +52,40 @@ func (c *scan) beginFiles(past *pastFiles) *fileScan {
 	return f
 }
 
-// begins is told of an entry that begins, and takes its content.
-func (f *fileScan) begins(e workspacetar.Begun) io.Writer {
+// take is told of an entry that begins, and takes its content.
+func (f *fileScan) take(e workspacetar.Entry) (io.WriteCloser, error) {
+	f.between = false
 	parts := ""
 	if strings.HasPrefix(e.Name, box.WorkspaceRepositories) {
 		if parts = path.Dir(e.Name); parts == f.parts {
-			return f // a secret may lie across two parts
+			return f, nil // a secret may lie across two parts
 		}
 	}
 	f.end()
 	f.parts = parts
-	switch {
-	case strings.HasPrefix(e.Name, box.WorkspaceLists): // of the names that were looked at
-		return nil
-	case packed(parts):
+	if packed(parts) {
 		f.parts = ""
 		f.object.Packed += e.Bytes
-		return nil
+		return nil, nil //nolint:nilnil // it is not looked at
 	}
 	name := cmp.Or(parts, e.Name)
 	f.look(name)
-	if !strings.HasPrefix(e.Name, box.WorkspaceFiles) {
-		return f
-	}
 	if e.Target != "" {
 		_, _ = io.WriteString(f, e.Target) // never fails; documented
 	}
-	if !e.File {
-		return nil
-	}
 	if sum, same := f.past.of(e); same && f.name == name {
 		f.waiting = append(f.waiting, waiting{name, sum})
-		return nil
+		return nil, nil //nolint:nilnil // it is not looked at
 	}
-	return f
+	return f, nil
+}
+
+// Close ends an entry; but what may go on in a next part waits for that.
+func (f *fileScan) Close() error {
+	if f.between = f.parts != ""; !f.between {
+		f.end()
+	}
+	return nil
 }
 
 // packed reports whether a stream of a repository is compressed by git.
@@ -110,7 +112,10 @@ func (f *fileScan) Write(p []byte) (int, error) {
 }
 
 // end ends the entry, if there is one.
-func (f *fileScan) end() { _ = f.stream.Close() } // never fails; documented
+func (f *fileScan) end() {
+	_ = f.stream.Close() // never fails; documented
+	f.between = false
+}
 
 // told is told of each entry when it was read and compared.
 func (f *fileScan) told(e workspacetar.Entry) {

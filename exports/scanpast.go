@@ -57,7 +57,10 @@ func (e *exporter) pastFiles(ctx context.Context) *pastFiles {
 
 // of returns the sum that a file had, if it was there with this length and is not
 // one of those whose name tells of a secret.
-func (p *pastFiles) of(e workspacetar.Begun) (sum string, same bool) {
+func (p *pastFiles) of(e workspacetar.Entry) (sum string, same bool) {
+	if e.Type != "file" {
+		return "", false
+	}
 	for !p.none && (p.at.Name == "" || workspacetar.Order(p.at.Name, e.Name) < 0) {
 		var more bool
 		var err error

@@ -169,13 +169,13 @@ func (t *taking) read(ctx context.Context, body io.Reader) (box.Manifest, error)
 	}
 	defer tarball.Close()
 	t.cut = newCutter(func(data []byte) error { return t.keeper.keep(ctx, data) })
-	through := &gate{to: t.cut, hold: t.scan.policy.Withholds(), shut: t.shut}
+	through := &gate{to: t.cut, hold: t.scan.policy.Withholds(), shut: t.shut, wait: func() bool { return t.files.between }}
 	var ours error
-	manifest, err := workspacetar.ReadContents(io.TeeReader(ticking{ctx, tarball, t.tick}, through), func(entry workspacetar.Entry) error {
+	manifest, err := workspacetar.ReadInto(io.TeeReader(ticking{ctx, tarball, t.tick}, through), t.files.take, func(entry workspacetar.Entry) error {
 		t.files.told(entry)
 		ours = t.index.entry(entry)
 		return ours
-	}, t.files.begins)
+	})
 	t.files.end()
 	if err == nil {
 		err = through.open()

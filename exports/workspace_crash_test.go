@@ -9,6 +9,7 @@ import (
 
 	"github.com/openhands/boxkeeper/box"
 	"github.com/openhands/boxkeeper/exports"
+	"github.com/openhands/boxkeeper/internal/race"
 )
 
 func TestCrashAtEachWriteOfTheWorkspace(t *testing.T) {
@@ -51,7 +52,7 @@ func TestCancelInTheWorkspace(t *testing.T) {
 	t.Parallel()
 	files := smallWork()
 	files["workspace/large"] = noise(6, 3<<20)
-	cancelAtReports(t, 11*slowness, func() (exports.Source, *server) {
+	cancelAtReports(t, 11*race.Slowness, func() (exports.Source, *server) {
 		src := newBoxWithWork(t, files, 1)
 		return src, src.server
 	})
