@@ -234,7 +234,7 @@ func (f *Facts) applyQuiet(out Outcome, now time.Time) {
 	if out.Use == nil || out.Use.Digest == "" {
 		f.doubtScan() // this server does not tell what its history is
 	}
-	if f.Receipt.Archive.Held() {
+	if a := f.Receipt.Archive; a.Held() || a.Withheld {
 		// Files change without a word being said, and only another export shows it.
 		f.doubtScan()
 	}

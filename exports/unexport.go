@@ -67,7 +67,7 @@ type Deletion struct {
 	WithFiles int  `json:"with_files,omitzero"`
 	// Others is how many other exports the workspace has.
 	Others int `json:"others,omitzero"`
-	// Later says that pieces of the workspace's archive go only when the workspace
+	// Later says that pieces of the workspace's archive go only after the workspace
 	// is closed.
 	Later bool `json:"later,omitzero"`
 	// Token confirms it, until Expires.
@@ -115,7 +115,8 @@ func (s *Store) AskDeletion(ctx context.Context, workspace, key string) (Deletio
 // DeleteExport deletes one export that a person was shown by [Store.AskDeletion]: its
 // manifest first, then the objects that no other export names. It is in the
 // ledger before and after. Repeated after a crash it may find no manifest any
-// more, which is NotFound; what was left goes when the workspace's exports end.
+// more, which is NotFound; what was left goes with a sweep after the workspace
+// is closed.
 //
 // FailedPrecondition: the token is for something else that was shown, or too
 // old; ask again.
