@@ -55,13 +55,13 @@ func (p *page) storedExports(a *Shared, out storedExports) {
 		p.linef("Workspace %s has no export.", out.Workspace)
 		return
 	}
-	rows := [][]string{{"EXPORT", "WRITTEN", "CONVERSATIONS", "EVENTS", "SIZE", "SECRETS"}}
+	rows := [][]string{{"EXPORT", "WRITTEN", "CONVERSATIONS", "EVENTS", "SIZE", "FILES", "SECRETS"}}
 	for _, s := range out.Stored {
 		if s.Damage != "" {
-			rows = append(rows, []string{s.Receipt.Key, "damaged", "-", "-", "-", "-"})
+			rows = append(rows, []string{s.Receipt.Key, "damaged", "-", "-", "-", "-", "-"})
 			continue
 		}
-		rows = append(rows, []string{s.Receipt.Key, a.moment(s.CreatedAt), stringOf(int64(s.Receipt.Conversations)), stringOf(int64(s.Receipt.Events)), size(s.Receipt.Bytes), stringOf(int64(s.Receipt.Secrets.Found))})
+		rows = append(rows, []string{s.Receipt.Key, a.moment(s.CreatedAt), stringOf(int64(s.Receipt.Conversations)), stringOf(int64(s.Receipt.Events)), size(s.Receipt.Bytes), orDash(archiveText(s.Receipt.Archive)), stringOf(int64(s.Receipt.Secrets.Found))})
 	}
 	p.table(rows)
 }
