@@ -3,8 +3,6 @@ package activities
 import (
 	"context"
 
-	"go.temporal.io/sdk/activity"
-
 	"github.com/openhands/boxkeeper/agentserver"
 	"github.com/openhands/boxkeeper/box"
 	"github.com/openhands/boxkeeper/exports"
@@ -53,7 +51,7 @@ func (b *Boxes) Restore(ctx context.Context, in RestoreInput) (box.Outcome, erro
 			return box.Outcome{}, err
 		}
 		err = b.Store.Restore(ctx, in.Workspace, in.Receipt, there, agentserver.History{Client: client}, func(p exports.Progress) {
-			activity.RecordHeartbeat(ctx, p.Done, p.Total)
+			tell(ctx, p.Done, p.Total)
 			if b.Progress != nil {
 				b.Progress(in.Workspace, p)
 			}
