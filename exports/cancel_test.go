@@ -107,14 +107,14 @@ func TestACancelledExportEndsSoon(t *testing.T) {
 	src := toCancel{
 		generatedWork{generated{megabytes, 1 << 20}, megabytes, 1 << 20},
 		zipped(t, func(w *zip.Writer) {
-			for i, content := range [][]byte{text, append(text, " "+leaks(1)[0].text+" "...)} {
-				entry(t, w, &zip.FileHeader{Name: fmt.Sprintf("%s/events/event-%05d-x.json", hex32(1), i)}, string(content))
+			for i, content := range []string{string(text), string(text) + " " + leaks(1)[0].text} {
+				entry(t, w, &zip.FileHeader{Name: fmt.Sprintf("%s/events/event-%05d-x.json", hex32(1), i)}, content)
 			}
 		}),
 	}
-	at := func(stage exports.Stage, conversation string, bytes int64) func(exports.Progress) bool {
+	at := func(stage exports.Stage, conversation string, least int64) func(exports.Progress) bool {
 		return func(p exports.Progress) bool {
-			return p.Stage == stage && p.Conversation == conversation && p.Bytes >= bytes
+			return p.Stage == stage && p.Conversation == conversation && p.Bytes >= least
 		}
 	}
 	half := int64(megabytes) << 19

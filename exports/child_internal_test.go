@@ -41,10 +41,10 @@ type childPhase struct {
 }
 
 // exportingChild exports the box at the address in [childVariable] below the
-// directory that is its argument, and verifies the export. Alone in a process,
-// so that what it takes is what an export takes.
-func exportingChild(dir string) int {
-	report, err := exportAlone(context.Background(), os.Getenv(childVariable), dir)
+// working directory, and verifies the export. Alone in a process, so that what it
+// takes is what an export takes.
+func exportingChild() int {
+	report, err := exportAlone(context.Background(), os.Getenv(childVariable)) //nolint:forbidigo // a process of its own
 	if err == nil {
 		err = json.NewEncoder(os.Stdout).Encode(report)
 	}
@@ -55,7 +55,11 @@ func exportingChild(dir string) int {
 	return 0
 }
 
-func exportAlone(ctx context.Context, address, dir string) (report childReport, err error) {
+func exportAlone(ctx context.Context, address string) (report childReport, err error) {
+	dir, err := os.Getwd()
+	if err != nil {
+		return report, err
+	}
 	spool := filepath.Join(dir, "spool")
 	if err := os.MkdirAll(spool, 0o700); err != nil {
 		return report, err
@@ -74,16 +78,16 @@ func exportAlone(ctx context.Context, address, dir string) (report childReport, 
 	if report.IdleKB, err = memoryOf("VmRSS"); err != nil {
 		return report, err
 	}
-	var stage atomic.Value
-	stage.Store("")
+	var stage atomic.Pointer[string]
+	stage.Store(new(string))
 	heard := time.Now()
 	var silence time.Duration
 	progress := func(p Progress) {
 		now := time.Now()
 		silence, heard = max(silence, now.Sub(heard)), now
 		report.Heard++
-		if what := string(p.Stage) + " " + p.Conversation; stage.Load() != what {
-			stage.Store(what)
+		if what := string(p.Stage) + " " + p.Conversation; *stage.Load() != what {
+			stage.Store(&what)
 		}
 	}
 	report.Export, err = measured(&stage, func() (err error) {
@@ -95,7 +99,8 @@ func exportAlone(ctx context.Context, address, dir string) (report childReport, 
 		return report, err
 	}
 	debug.FreeOSMemory()
-	stage.Store("verify")
+	verify := "verify"
+	stage.Store(&verify)
 	report.Verify, err = measured(&stage, func() error {
 		_, err := s.Verify(ctx, "ws", report.Receipt)
 		return err
@@ -104,7 +109,7 @@ func exportAlone(ctx context.Context, address, dir string) (report childReport, 
 }
 
 // measured runs f and watches the resident memory of this process.
-func measured(stage *atomic.Value, f func() error) (out childPhase, err error) {
+func measured(stage *atomic.Pointer[string], f func() error) (out childPhase, err error) {
 	// The kernel forgets its peak.
 	if err := os.WriteFile("/proc/self/clear_refs", []byte("5"), 0); err != nil {
 		return out, err
@@ -120,7 +125,7 @@ func measured(stage *atomic.Value, f func() error) (out childPhase, err error) {
 				return
 			}
 			if out.Samples++; now > out.SampledKB {
-				out.SampledKB, out.At = now, stage.Load().(string)
+				out.SampledKB, out.At = now, *stage.Load()
 			}
 			select {
 			case <-stop:

@@ -43,10 +43,10 @@ func TestScenario94ALargeExportTakesLittleMemory(t *testing.T) {
 	}
 	web := httptest.NewServer(b)
 	t.Cleanup(web.Close)
-	dir := t.TempDir()
 	self, err := os.Executable()
 	require.NoError(t, err)
-	child := exec.CommandContext(t.Context(), self, dir)
+	child := exec.CommandContext(t.Context(), self)
+	child.Dir = t.TempDir()
 	child.Env = append(os.Environ(), "EXPORTS_TEST_CHILD="+web.URL)
 	var said bytes.Buffer
 	child.Stderr = &said
@@ -68,12 +68,12 @@ func TestScenario94ALargeExportTakesLittleMemory(t *testing.T) {
 		SilenceMS      int64 `json:"silence_ms"`
 	}
 	require.NoError(t, json.Unmarshal(text, &report))
-	bytes := report.Receipt.Bytes + report.Receipt.Archive.Bytes
-	t.Logf("%.2f GB, idle at %.1f MiB; %d reports of progress, at most %d ms apart", float64(bytes)/1e9, float64(report.IdleKB)/1024, report.Heard, report.SilenceMS)
+	total := report.Receipt.Bytes + report.Receipt.Archive.Bytes
+	t.Logf("%.2f GB, idle at %.1f MiB; %d reports of progress, at most %d ms apart", float64(total)/1e9, float64(report.IdleKB)/1024, report.Heard, report.SilenceMS)
 	for what, p := range map[string]phase{"export": report.Export, "verify": report.Verify} {
 		most := max(p.PeakKB, p.SampledKB)
 		t.Logf("%s: %.1f MiB above idle at the peak (%.1f in %d samples, at %q), %.1f s, %.1f MB/s", what,
-			float64(most-report.IdleKB)/1024, float64(p.SampledKB-report.IdleKB)/1024, p.Samples, p.At, float64(p.MS)/1e3, float64(bytes)/1e3/float64(p.MS))
+			float64(most-report.IdleKB)/1024, float64(p.SampledKB-report.IdleKB)/1024, p.Samples, p.At, float64(p.MS)/1e3, float64(total)/1e3/float64(p.MS))
 		require.Less(t, most-report.IdleKB, memoryBudget>>10, what)
 	}
 	require.GreaterOrEqual(t, report.Receipt.Bytes, b.zipBytes())

@@ -28,7 +28,7 @@ const (
 // not be used by a test.
 func TestMain(m *testing.M) {
 	if os.Getenv(childVariable) != "" {
-		os.Exit(exportingChild(os.Args[1]))
+		os.Exit(exportingChild())
 	}
 	os.Exit(func() int {
 		dir, err := os.MkdirTemp("", "boxkeeper-aws-*")
