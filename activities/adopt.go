@@ -83,6 +83,14 @@ func (b *Boxes) Abandon(ctx context.Context, in AbandonInput) (box.Outcome, erro
 	return b.run(ctx, box.StepAbandon, func(ctx context.Context) (box.Outcome, error) {
 		last := box.LedgerAbandonment{Ref: in.Ref, Abandonment: in.Abandonment}
 		in.Ref.Epoch = max(in.Epoch, 1)
-		return box.Outcome{}, b.record(ctx, in.Target, exports.KindAbandoned, last)
+		err := b.record(ctx, in.Target, exports.KindAbandoned, last)
+		if box.ClassOf(err) == box.ClassFailedPrecondition {
+			// A workflow that was started anew on an abandoned id never gets a box
+			// and must end too: what it asks for has been recorded before.
+			if closed, by, _ := b.Store.Closed(ctx, in.Workspace); closed && by.Kind == exports.KindAbandoned {
+				return box.Outcome{}, nil
+			}
+		}
+		return box.Outcome{}, err
 	})
 }

@@ -106,6 +106,11 @@ func TestAbandonIsALedgerEntryAndNothingElse(t *testing.T) {
 	require.True(t, closed)
 	require.Contains(t, string(last.Data), "the account is closed")
 	require.Contains(t, string(last.Data), target.Ref.ID)
+	anew := in
+	anew.Step, anew.Marks = "e1-s9", nil // of a workflow that was started again on the id
+	do(r, r.boxes.Abandon, anew)
+	require.False(t, slices.Contains(r.ledger(), "abandoned/e1-s9-abandoned"), "once is for ever")
+
 	unknown := activities.AbandonInput{Target: activities.Target{Workspace: "third", Step: "e1-s1"}, Epoch: 1, Abandonment: in.Abandonment}
 	do(r, r.boxes.Abandon, unknown) // a box that never was known
 }
@@ -152,7 +157,7 @@ func TestRestoreIsReadBack(t *testing.T) {
 	require.Equal(t, 2, again.Receipt.Epoch)
 	puts := 0
 	for _, p := range r.server.Paths() {
-		if strings.HasPrefix(p, "PUT ") {
+		if strings.HasPrefix(p, "PUT /api/boxd/history/") {
 			puts++
 		}
 	}

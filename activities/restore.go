@@ -2,6 +2,7 @@ package activities
 
 import (
 	"context"
+	"io"
 
 	"github.com/openhands/boxkeeper/agentserver"
 	"github.com/openhands/boxkeeper/box"
@@ -15,11 +16,11 @@ type RestoreInput struct {
 	Receipt box.Receipt `json:"receipt"`
 }
 
-// Restore puts an exported history into a new box, and returns only after the
-// box was asked what it holds and the answer is the export's digest. It may be
-// repeated: what is in the box already is left. Unsupported: the box keeps its
-// own history; nothing was written. Unknown: the export is damaged, or the box
-// holds something else than it was given.
+// Restore puts an exported history and workspace into a new box, and returns only
+// after the box was asked what it holds and the answer is the export's digest. It
+// may be repeated: what is in the box already is left. Unsupported: the box takes
+// none in; nothing was written. Unknown: the export is damaged, or the box holds
+// something else than it was given.
 func (b *Boxes) Restore(ctx context.Context, in RestoreInput) (box.Outcome, error) {
 	return b.run(ctx, box.StepRestore, func(ctx context.Context) (box.Outcome, error) {
 		leave, err := b.Transfers.take(ctx)
@@ -46,6 +47,9 @@ func (b *Boxes) Restore(ctx context.Context, in RestoreInput) (box.Outcome, erro
 		if !info.Has(agentserver.CapabilityHistoryImport) {
 			return box.Outcome{}, box.Errorf(box.ClassUnsupported, "the agent-server of the new box cannot take a history in; replace takes the box as it is, and the history stays readable in the export store")
 		}
+		if in.Receipt.Archive.Held() && !info.Has(agentserver.CapabilityWorkspaceRestore) {
+			return box.Outcome{}, box.Errorf(box.ClassUnsupported, "the agent-server of the new box cannot take a workspace in (%s); replace takes the box as it is, and the export stays in the store", agentserver.CapabilityWorkspaceRestore)
+		}
 		there, err := agentserver.History{Client: client}.Conversations(ctx)
 		if err != nil {
 			return box.Outcome{}, err
@@ -59,6 +63,10 @@ func (b *Boxes) Restore(ctx context.Context, in RestoreInput) (box.Outcome, erro
 		if err != nil {
 			return box.Outcome{}, err
 		}
+		restored, err := b.restoreWorkspace(ctx, client, in)
+		if err != nil {
+			return box.Outcome{}, err
+		}
 		use, err := client.Use(ctx)
 		if err != nil {
 			return box.Outcome{}, err
@@ -66,6 +74,54 @@ func (b *Boxes) Restore(ctx context.Context, in RestoreInput) (box.Outcome, erro
 		if use.Digest != in.Receipt.Digest {
 			return box.Outcome{}, box.Errorf(box.ClassUnknown, "the new box holds %d conversations with %d events after the restore, which is not what the export holds", use.Conversations, use.Events)
 		}
-		return box.Outcome{Use: &use}, b.record(ctx, in.Target, exports.KindRestored, box.LedgerRestore{Ref: in.Ref, Receipt: in.Receipt})
+		return box.Outcome{Use: &use, Notes: restored.Notes[:min(len(restored.Notes), maxNotes)]}, b.record(ctx, in.Target, exports.KindRestored, box.LedgerRestore{Ref: in.Ref, Receipt: in.Receipt})
 	})
 }
+
+// restoreWorkspace puts the workspace of an export into the box, where the export
+// holds one. The box proves all of it before anything is in its place.
+func (b *Boxes) restoreWorkspace(ctx context.Context, client *agentserver.Client, in RestoreInput) (agentserver.Restored, error) {
+	archive := in.Receipt.Archive
+	if !archive.Held() {
+		return agentserver.Restored{}, nil
+	}
+	from, err := b.Store.Workspace(ctx, in.Workspace, in.Receipt)
+	if err != nil {
+		return agentserver.Restored{}, err
+	}
+	tar := from.Tar(ctx)
+	defer tar.Close()
+	told := &progress{from: tar, tell: func(done int64) {
+		tell(ctx, done, archive.Bytes)
+		if b.Progress != nil {
+			b.Progress(in.Workspace, exports.Progress{Stage: exports.StageRestore, Bytes: done, Size: archive.Bytes})
+		}
+	}}
+	restored, err := client.RestoreWorkspace(ctx, archive.SHA256, told, archive.Bytes)
+	if err == nil && (restored.Files != archive.Files || restored.Repositories != archive.Repositories) {
+		err = box.Errorf(box.ClassUnknown, "the new box holds %d files and %d repositories after the restore, and the export %d and %d", restored.Files, restored.Repositories, archive.Files, archive.Repositories)
+	}
+	return restored, err
+}
+
+// maxNotes bounds what goes into a history.
+const maxNotes = 20
+
+// progress tells how much was read, now and then.
+type progress struct {
+	from io.Reader
+	tell func(done int64)
+	done int64
+	last int64
+}
+
+func (p *progress) Read(to []byte) (int, error) {
+	n, err := p.from.Read(to)
+	if p.done += int64(n); p.done-p.last >= progressStep {
+		p.last = p.done
+		p.tell(p.done)
+	}
+	return n, err
+}
+
+const progressStep = 8 << 20

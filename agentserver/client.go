@@ -126,9 +126,11 @@ type call struct {
 	path   string // below the base, escaped where needed
 	query  url.Values
 	body   any // JSON when not nil
-	// raw is sent as it is instead of body; rawSize is its length.
+	// raw is sent as it is instead of body; rawSize is its length, rawKind what it
+	// is.
 	raw     io.Reader
 	rawSize int64
+	rawKind string
 	bound   time.Duration
 	open    bool // send no key: the path needs none
 }
@@ -152,7 +154,7 @@ func (c *Client) send(ctx context.Context, what call) (*http.Response, error) {
 	}
 	kind := "application/json"
 	if what.raw != nil {
-		body, kind = what.raw, "application/zip"
+		body, kind = what.raw, what.rawKind
 	}
 	request, err := http.NewRequestWithContext(ctx, what.method, target.String(), body)
 	if err != nil {

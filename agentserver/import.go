@@ -33,7 +33,7 @@ func (c *Client) ImportHistory(ctx context.Context, id string, body io.Reader, s
 	var out Imported
 	err := c.do(ctx, call{
 		method: http.MethodPut, path: "/api/boxd/history/" + short, bound: longestImport,
-		raw: body, rawSize: size,
+		raw: body, rawSize: size, rawKind: "application/zip",
 	}, &out)
 	if box.ClassOf(err) == box.ClassNotFound {
 		return Imported{}, c.boxdOnly(err)

@@ -8,14 +8,15 @@ import (
 
 // What boxd adds to server_info.capabilities, one name for each promise.
 const (
-	CapabilityStorageStatus  = "storage_status_v1"         // GET /api/storage
-	CapabilityStorageReclaim = "storage_reclaim_v1"        // POST /api/storage/reclaim
-	CapabilityUse            = "boxd_use_v1"               // GET /api/boxd/use
-	CapabilityDrain          = "drain_v1"                  // POST and DELETE /api/boxd/drain
-	CapabilityHistoryImport  = "history_import_v1"         // PUT /api/boxd/history/{id}
-	CapabilityUnsaved        = "workspace_unsaved_v1"      // GET /api/workspace/unsaved
-	CapabilityExport         = "workspace_export_v1"       // GET /api/workspace/export
-	CapabilityRetention      = "conversation_retention_v1" // GET and PUT /api/conversations/{id}/retention
+	CapabilityStorageStatus    = "storage_status_v1"         // GET /api/storage
+	CapabilityStorageReclaim   = "storage_reclaim_v1"        // POST /api/storage/reclaim
+	CapabilityUse              = "boxd_use_v1"               // GET /api/boxd/use
+	CapabilityDrain            = "drain_v1"                  // POST and DELETE /api/boxd/drain
+	CapabilityHistoryImport    = "history_import_v1"         // PUT /api/boxd/history/{id}
+	CapabilityUnsaved          = "workspace_unsaved_v1"      // GET /api/workspace/unsaved
+	CapabilityExport           = "workspace_export_v1"       // GET /api/workspace/export
+	CapabilityWorkspaceRestore = "workspace_restore_v1"      // PUT /api/boxd/workspace/{sha256}
+	CapabilityRetention        = "conversation_retention_v1" // GET and PUT /api/conversations/{id}/retention
 )
 
 // Use is the answer of GET /api/boxd/use on the wire: [box.Use] with ages in
@@ -62,3 +63,16 @@ type Drain struct {
 // MaxDrainLease bounds a drain lease, so that a caller that died cannot keep a
 // box shut.
 const MaxDrainLease = time.Hour
+
+// Restored is the answer of PUT /api/boxd/workspace/{sha256}: what was put back.
+type Restored struct {
+	SHA256       string `json:"sha256"` // of the tar
+	Entries      int64  `json:"entries"`
+	Files        int64  `json:"files"`
+	Bytes        int64  `json:"bytes"`
+	Repositories int    `json:"repositories"`
+	// Missing is what the archive lacks of the workspace as it was.
+	Missing int64 `json:"missing,omitzero"`
+	// Notes say what is there and not as it was, at most a hundred.
+	Notes []string `json:"notes,omitzero"`
+}

@@ -204,6 +204,14 @@ type AdoptAsk struct {
 	BoxID string `json:"box_id"`
 }
 
+// RestoreAsk puts the newest export into a new box.
+type RestoreAsk struct {
+	Request
+	// AcceptIncomplete says that a person knows that the export lacks something of
+	// the workspace.
+	AcceptIncomplete bool `json:"accept_incomplete,omitzero"`
+}
+
 // AbandonAsk ends the watch over a box that cannot be had any more.
 type AbandonAsk struct {
 	Request

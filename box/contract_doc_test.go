@@ -209,7 +209,7 @@ func TestContractRequestsFitTheirTypes(t *testing.T) {
 		box.UpdateConnect: new(box.ConnectRequest), box.UpdateRenew: new(box.RenewRequest), box.UpdateRelease: new(box.ReleaseRequest),
 		box.UpdateSuspend: new(box.Request), box.UpdateReclaim: new(box.ReclaimAsk), box.UpdateExport: new(box.Request),
 		box.UpdateSetPolicy: new(box.SetPolicyAsk), box.UpdateKeep: new(box.SwitchAsk), box.UpdateFreeze: new(box.SwitchAsk),
-		box.UpdateAdopt: new(box.AdoptAsk), box.UpdateRestore: new(box.Request), box.UpdateAbandon: new(box.AbandonAsk), box.SignalHold: new(box.HoldSignal),
+		box.UpdateAdopt: new(box.AdoptAsk), box.UpdateRestore: new(box.RestoreAsk), box.UpdateAbandon: new(box.AbandonAsk), box.SignalHold: new(box.HoldSignal),
 		box.UpdateRequestDelete: new(box.RequestDeleteAsk), box.SignalConfirmDelete: new(box.ConfirmDelete),
 		box.SignalCancelDelete: new(box.CancelDelete), box.SignalActivity: new(box.ActivitySignal), box.SignalObserved: new(box.ObservedSignal),
 	}

@@ -3,6 +3,7 @@ package box
 import (
 	"fmt"
 	"slices"
+	"strings"
 	"time"
 )
 
@@ -130,20 +131,24 @@ func (f *Facts) successor(now time.Time, why Reason) {
 	f.move(now, StateCreating, why)
 }
 
-// CheckRestore refuses a restore without an export to restore from.
-func (f *Facts) CheckRestore(r Request) error {
-	if err := f.checkSuccessor(r, "restore"); err != nil || slices.Contains(f.Seen, r.ID) {
+// CheckRestore refuses a restore without an export to restore from, and one from
+// an export that is known to lack something unless a person accepts that.
+func (f *Facts) CheckRestore(r RestoreAsk) error {
+	if err := f.checkSuccessor(r.Request, "restore"); err != nil || slices.Contains(f.Seen, r.ID) {
 		return err
 	}
 	if f.Receipt.IsZero() {
 		return Errorf(ClassFailedPrecondition, "nothing of this workspace was ever exported, so there is nothing to restore; replace gives an empty box")
 	}
+	if a := f.Receipt.Archive; !r.AcceptIncomplete && (a.None != "" || a.Missing > 0) {
+		return Errorf(ClassFailedPrecondition, "the newest export, of epoch %d, lacks %s; \"history --workspace\" names it, and accept_incomplete restores what there is", f.Receipt.Epoch, f.lackText())
+	}
 	return nil
 }
 
 // Restore starts a new box in the next epoch, and puts the newest export's
-// history into it before anyone gets in.
-func (f *Facts) Restore(r Request, now time.Time) ActionAnswer {
+// history and workspace into it before anyone gets in.
+func (f *Facts) Restore(r RestoreAsk, now time.Time) ActionAnswer {
 	if f.seenBefore(r.ID) {
 		return f.answer("asked for already")
 	}
@@ -151,7 +156,7 @@ func (f *Facts) Restore(r Request, now time.Time) ActionAnswer {
 	text := fmt.Sprintf("%d conversations, %d events as exported in epoch %d", receipt.Conversations, receipt.Events, receipt.Epoch)
 	f.successor(now, Reason{ReasonRequested, "a restore of " + text + " was asked for by " + orElse(r.By, unnamed)})
 	f.Restoring = &Restoration{RequestID: r.ID, By: r.By, At: now, Receipt: receipt}
-	return f.answer("a new box is created and gets " + text + "; what came after that export is not in it")
+	return f.answer("a new box is created and gets " + text + f.withFilesText() + "; what came after that export is not in it")
 }
 
 // awaitRestore keeps a box closed until its history is in it.
@@ -162,13 +167,29 @@ func (f *Facts) awaitRestore(now time.Time) {
 	f.move(now, StateStarting, Reason{ReasonCreated, "it is there; its history must be put back before anyone gets in"})
 }
 
-func (f *Facts) applyRestored(use *Use, now time.Time) {
+// withFilesText says what a restore brings back of the workspace.
+func (f *Facts) withFilesText() string {
+	a := f.Receipt.Archive
+	switch {
+	case !a.Held():
+		return ", without files: the export holds none of the workspace"
+	case a.Missing > 0:
+		return fmt.Sprintf(", with %d files of the workspace, without %s", a.Files, f.lackText())
+	}
+	return fmt.Sprintf(", with %d files of the workspace", a.Files)
+}
+
+func (f *Facts) applyRestored(use *Use, notes []string, now time.Time) {
 	if f.deletionDue() || f.State != StateStarting || f.Restoring == nil {
 		return // nobody gets in any more, or it was taken as it is
 	}
 	f.Restoring = nil
 	f.scanned(use, now)
-	f.wake(now, Reason{ReasonRestored, fmt.Sprintf("restored and read back: %d conversations, %d events", f.Receipt.Conversations, f.Receipt.Events)})
+	text := fmt.Sprintf("restored and read back: %d conversations, %d events%s", f.Receipt.Conversations, f.Receipt.Events, f.withFilesText())
+	if len(notes) > 0 {
+		text += "; not as it was: " + strings.Join(notes, "; ")
+	}
+	f.wake(now, Reason{ReasonRestored, text})
 }
 
 // ObserveFormer takes in what a watcher saw of a box of an earlier epoch, and

@@ -16,6 +16,7 @@ type Outcome struct {
 	Adopted      bool          `json:"adopted,omitzero"`      // create: it was there before, and somebody may have worked in it
 	Capabilities *Capabilities `json:"capabilities,omitzero"` // create, adopt
 	Use          *Use          `json:"use,omitzero"`          // quiesce, scan, restore
+	Notes        []string      `json:"notes,omitzero"`        // restore: what is not as it was
 	Busy         string        `json:"busy,omitzero"`         // quiesce: why it is in use after all
 	Reclaim      ReclaimReport `json:"reclaim,omitzero"`
 	Receipt      Receipt       `json:"receipt,omitzero"`
@@ -43,12 +44,21 @@ func (o *Outcome) shorten() {
 	for _, said := range []*string{&o.Observation.Evidence, &o.Busy, &o.Problem} {
 		*said = cutTo(*said, maxSaid)
 	}
+	if more := len(o.Notes) - maxTold; more > 0 {
+		o.Notes = append(slices.Clone(o.Notes[:maxTold]), fmt.Sprintf("and %d more", more))
+	}
+	for i, note := range o.Notes {
+		o.Notes[i] = cutTo(note, maxSaid)
+	}
 	if o.Failed != nil {
 		short := *o.Failed
 		short.Message = cutTo(short.Message, maxSaid)
 		o.Failed = &short
 	}
 }
+
+// maxTold bounds the notes of a restore that are repeated.
+const maxTold = 5
 
 // How often a step may fail before it is skipped (where that is safe) or a
 // deletion is blocked.
@@ -135,7 +145,7 @@ func (f *Facts) Apply(step Step, out Outcome, now time.Time) {
 	case StepAdopt:
 		f.applyAdopted(out, now)
 	case StepRestore:
-		f.applyRestored(out.Use, now)
+		f.applyRestored(out.Use, out.Notes, now)
 	case StepAbandon:
 		f.applyAbandoned(now)
 	case StepAdjust:

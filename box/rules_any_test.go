@@ -110,8 +110,9 @@ func (x *chaos) successor(what string, req box.Request) {
 			f.Replace(req, now)
 		}
 	case "restore":
-		if f.CheckRestore(req) == nil {
-			f.Restore(req, now)
+		r := box.RestoreAsk{Request: req, AcceptIncomplete: rapid.Bool().Draw(x.T, "accept incomplete")}
+		if f.CheckRestore(r) == nil {
+			f.Restore(r, now)
 		}
 	case "adopt":
 		r := box.AdoptAsk{Request: req, BoxID: rapid.SampledFrom([]string{"stray", "foreign", "id-1", "absent"}).Draw(x.T, "box")}

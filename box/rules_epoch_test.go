@@ -35,7 +35,7 @@ func (w *world) replace(id string) box.ActionAnswer {
 
 func (w *world) restore(id string) box.ActionAnswer {
 	w.t.Helper()
-	r := box.Request{ID: id, By: "ana"}
+	r := box.RestoreAsk{Request: box.Request{ID: id, By: "ana"}}
 	if err := w.facts.CheckRestore(r); err != nil {
 		w.t.Fatal(err)
 	}
@@ -159,7 +159,7 @@ func TestRestoreNeedsAnExport(t *testing.T) {
 	w := awake(t)
 	w.vanish()
 	w.state(box.StateLost)
-	refused(t, w.facts.CheckRestore(box.Request{ID: "r"}), box.ClassFailedPrecondition, "replace")
+	refused(t, w.facts.CheckRestore(box.RestoreAsk{Request: box.Request{ID: "r"}}), box.ClassFailedPrecondition, "replace")
 }
 
 // What a person restores is of the newest epoch that has an export, also when
@@ -302,7 +302,7 @@ func TestALostBoxThatIsReadAgainIsNotReplacedMeanwhile(t *testing.T) {
 	w.exists, w.phase = true, box.PhaseRunning
 	w.facts.Observe(box.ObservedSignal{Observation: w.seen()})
 	for _, err := range []error{
-		w.facts.CheckReplace(box.Request{ID: "r"}), w.facts.CheckRestore(box.Request{ID: "r"}),
+		w.facts.CheckReplace(box.Request{ID: "r"}), w.facts.CheckRestore(box.RestoreAsk{Request: box.Request{ID: "r"}}),
 		w.facts.CheckAdopt(box.AdoptAsk{Request: box.Request{ID: "a"}, BoxID: "stray"}),
 	} {
 		refused(t, err, box.ClassConflict, "again")
@@ -401,4 +401,32 @@ func TestWhatIsOfAnotherEpochIsStale(t *testing.T) {
 	w.facts.Deletion.Confirmed = true
 	next := box.Next(w.facts, w.now)
 	require.Equal(t, box.StepWait, next.Kind, next.Reason.Text)
+}
+
+// What an export is known to lack is a person's to accept, before a box is made.
+func TestAnIncompleteExportIsRestoredWhenSomebodyAcceptsIt(t *testing.T) {
+	t.Parallel()
+	for name, row := range map[string]struct {
+		archive     box.ArchiveReceipt
+		says, gives string
+	}{
+		"something could not be read": {box.ArchiveReceipt{Bytes: 1, Files: 2, Missing: 3}, "3 things in the workspace", "with 2 files of the workspace, without 3 things"},
+		"one thing could not be read": {box.ArchiveReceipt{Bytes: 1, Files: 2, Missing: 1}, "1 thing in the workspace", "without 1 thing"},
+		"no files at all":             {box.ArchiveReceipt{None: "its agent-server cannot"}, "lacks the files in the workspace", "without files"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			w := lost(t)
+			w.facts.Receipt.Archive = row.archive
+			r := box.RestoreAsk{Request: box.Request{ID: "r"}}
+			refused(t, w.facts.CheckRestore(r), box.ClassFailedPrecondition, row.says, "accept_incomplete")
+			require.Equal(t, box.StateLost, w.facts.State)
+			r.AcceptIncomplete = true
+			require.NoError(t, w.facts.CheckRestore(r))
+			require.Contains(t, w.facts.Restore(r, w.now).Text, row.gives)
+		})
+	}
+	w := lost(t)
+	w.facts.Receipt.Archive = box.ArchiveReceipt{Bytes: 1, Files: 2}
+	require.NoError(t, w.facts.CheckRestore(box.RestoreAsk{Request: box.Request{ID: "r"}}), "a whole one is not asked about")
 }

@@ -135,12 +135,12 @@ func TestAPolicyThatDeletesWaitsForAPersonWhenSomethingIsMissing(t *testing.T) {
 	t.Parallel()
 	for name, row := range map[string]struct {
 		archive box.ArchiveReceipt
-		waits   bool
+		lacks   string // empty where the policy deletes
 	}{
-		"all is held":                     {held, false},
-		"an export of an earlier version": {box.ArchiveReceipt{}, false},
-		"one thing is missing":            {missing(1), true},
-		"the box cannot give its files":   {unable, true},
+		"all is held":                     {held, ""},
+		"an export of an earlier version": {box.ArchiveReceipt{}, ""},
+		"one thing is missing":            {missing(1), "lacks 1 thing in the workspace"},
+		"the box cannot give its files":   {unable, "lacks the files in the workspace,"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
@@ -148,13 +148,14 @@ func TestAPolicyThatDeletesWaitsForAPersonWhenSomethingIsMissing(t *testing.T) {
 			w.archive = row.archive
 			w.toSuspended()
 			w.pass(400 * day)
-			if !row.waits {
+			if row.lacks == "" {
 				w.state(box.StateBoxArchived)
 				return
 			}
 			w.state(box.StateAwaitingConfirm)
 			require.True(t, w.exists)
 			why := w.facts.StatusAt(w.now).Reason.Text
+			require.Contains(t, why, row.lacks)
 			require.Contains(t, why, "a person must decide")
 			w.confirm(w.requestDelete().Token)
 			w.pass(2 * day)
@@ -166,7 +167,7 @@ func TestAPolicyThatDeletesWaitsForAPersonWhenSomethingIsMissing(t *testing.T) {
 			w.blind() // no export covers the last use
 			w.archive = row.archive
 			w.pass(400 * day)
-			if !row.waits {
+			if row.lacks == "" {
 				w.state(box.StateBoxArchived)
 				return
 			}

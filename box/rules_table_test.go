@@ -148,8 +148,9 @@ func requests() map[string]request {
 			func(f *box.Facts) error { return f.CheckReplace(none) }, "request_id",
 		},
 		box.UpdateRestore: {
-			func(f *box.Facts) error { return f.CheckRestore(r) }, func(f *box.Facts, now time.Time) { f.Restore(r, now) },
-			func(f *box.Facts) error { return f.CheckRestore(box.Request{ID: "a b"}) }, "request_id",
+			func(f *box.Facts) error { return f.CheckRestore(box.RestoreAsk{Request: r}) },
+			func(f *box.Facts, now time.Time) { f.Restore(box.RestoreAsk{Request: r}, now) },
+			func(f *box.Facts) error { return f.CheckRestore(box.RestoreAsk{Request: box.Request{ID: "a b"}}) }, "request_id",
 		},
 		box.UpdateAbandon: {
 			func(f *box.Facts) error {

@@ -72,6 +72,18 @@ type ManifestRepository struct {
 	GitFiles int `json:"git_files,omitzero"`
 	// BrokenOff counts streams of it that ended early and are of no use.
 	BrokenOff int `json:"broken_off,omitzero"`
+	// Stashes are its stash, newest first; the bundle holds their commits. Absent
+	// where the repository is a worktree, which shares it.
+	Stashes []ManifestStash `json:"stashes,omitzero"`
+	// InProgress is what was begun and not ended, such as "rebase". Its state is
+	// not in the archive, but what it names is.
+	InProgress []string `json:"in_progress,omitzero"`
+}
+
+// ManifestStash is one entry of a stash.
+type ManifestStash struct {
+	ID      string `json:"id"`
+	Subject string `json:"subject"`
 }
 
 // ManifestEntry is one line of a list.

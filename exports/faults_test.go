@@ -22,11 +22,12 @@ import (
 	"github.com/openhands/boxkeeper/agentserver"
 	"github.com/openhands/boxkeeper/box"
 	"github.com/openhands/boxkeeper/exports"
+	"github.com/openhands/boxkeeper/internal/race"
 )
 
 var (
 	faultSeed = flag.Uint64("faults.seed", 5, "where the random runs with faults come from")
-	faultRuns = flag.Uint64("faults.runs", 1000/slowness, "how many of them")
+	faultRuns = flag.Uint64("faults.runs", 1000/race.Slowness, "how many of them")
 	faultRun  = flag.Uint64("faults.run", 0, "only this one; 0 for all")
 )
 

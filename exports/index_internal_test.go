@@ -11,6 +11,7 @@ import (
 	"gocloud.dev/blob/memblob"
 
 	"github.com/openhands/boxkeeper/box"
+	"github.com/openhands/boxkeeper/internal/race"
 	"github.com/openhands/boxkeeper/workspacetar"
 )
 
@@ -90,7 +91,9 @@ func TestAnIndexGivesBackWhatItTook(t *testing.T) {
 	if len(read) != len(entries) {
 		t.Errorf("%d entries came back", len(read))
 	}
-	for _, want := range entries {
+	const step = 7 * race.Slowness // each look unpacks a frame, which has hundreds
+	for i := 0; i < len(entries); i += step {
+		want := entries[i]
 		if want.Type != "file" {
 			continue
 		}
@@ -104,8 +107,11 @@ func TestAnIndexGivesBackWhatItTook(t *testing.T) {
 		}
 	}
 	at := int64(0)
-	for _, want := range chunks {
+	for i, want := range chunks {
 		for _, offset := range []int64{at, at + int64(want.bytes) - 1} {
+			if i%step != 0 {
+				break
+			}
 			if c, begins, err := x.find(t.Context(), offset); err != nil || begins != at || c != want {
 				t.Fatalf("at %d: %+v from %d: %v", offset, c, begins, err)
 			}

@@ -20,6 +20,7 @@ import (
 
 	"github.com/openhands/boxkeeper/box"
 	"github.com/openhands/boxkeeper/exports"
+	"github.com/openhands/boxkeeper/internal/race"
 )
 
 // generated is a source of one conversation whose zip is made while it is read.
@@ -91,18 +92,18 @@ const memoryBudget = 64 << 20
 func TestMemoryIsBounded(t *testing.T) { //nolint:paralleltest // see above
 	s, _ := directoryStore(t)
 	var receipt box.Receipt
-	// One event alone is more than the budget. Under the race detector it takes
-	// minutes to look through three.
-	events := max(1, 3/slowness)
+	// One event alone is more than the budget; under the race detector, with
+	// which it takes minutes to look through one, it is not.
+	const events, eventBytes = 3, (90 << 20) / race.Slowness
 	grown := peak(t, func() {
 		var err error
-		receipt, err = s.Export(t.Context(), request("a"), generated{events: events, eventBytes: 70 << 20}, nil)
+		receipt, err = s.Export(t.Context(), request("a"), generated{events: events, eventBytes: eventBytes}, nil)
 		if err != nil {
 			t.Fatal(err)
 		}
 	})
 	t.Logf("an export of %d MB: the heap grew by %d KB", receipt.Bytes>>20, grown>>10)
-	if receipt.Bytes < int64(events)*(70<<20) || grown > memoryBudget {
+	if receipt.Bytes < events*eventBytes || grown > memoryBudget {
 		t.Errorf("%d bytes exported, the heap grew by %d", receipt.Bytes, grown)
 	}
 	grown = peak(t, func() {
@@ -126,7 +127,7 @@ func TestManyEntriesStayBounded(t *testing.T) { //nolint:paralleltest // measure
 	if testing.Short() {
 		t.Skip("writes 300,000 zip entries; run without -short")
 	}
-	const events = 300_000
+	const events = 300_000 / race.Slowness
 	src := generated{events: events, eventBytes: 2}
 	s, _ := directoryStore(t)
 	// The zip is made before the measurement, and is on disk: the garbage that
@@ -193,7 +194,7 @@ func TestZipBombIsBounded(t *testing.T) { //nolint:paralleltest // measures the 
 			t.Fatal(err)
 		}
 		zeros := make([]byte, 1<<20)
-		for range 256 {
+		for range 256 / race.Slowness {
 			if _, err := f.Write(zeros); err != nil {
 				t.Fatal(err)
 			}

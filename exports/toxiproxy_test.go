@@ -16,6 +16,7 @@ import (
 	"github.com/openhands/boxkeeper/agentserver/agentservertest"
 	"github.com/openhands/boxkeeper/box"
 	"github.com/openhands/boxkeeper/exports"
+	"github.com/openhands/boxkeeper/internal/race"
 )
 
 // badNetwork is one thing at random that is wrong with the network.
@@ -45,7 +46,7 @@ func TestScenario95CutConnectionsOfARealNetwork(t *testing.T) {
 	if program == "" {
 		t.Skip("BOXKEEPER_TEST_TOXIPROXY names no toxiproxy; CONTRIBUTING.md says how to build it")
 	}
-	runs := 24 / min(slowness, 4)
+	runs := 24 / min(race.Slowness, 4)
 	if atFullSize(t) {
 		runs = 300
 	}

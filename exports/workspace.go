@@ -120,7 +120,8 @@ func (r *WorkspaceReader) Open(ctx context.Context, name string) (io.ReadCloser,
 		return nil, err
 	}
 	if e.Type == "hardlink" {
-		if e, err = r.Find(ctx, box.WorkspaceFiles+e.Target); box.ClassOf(err) == box.ClassNotFound || err == nil && e.Type != "file" {
+		target, _ := e.LinkTarget()
+		if e, err = r.Find(ctx, box.WorkspaceFiles+target); box.ClassOf(err) == box.ClassNotFound || err == nil && e.Type != "file" {
 			return nil, box.Errorf(box.ClassUnknown, "%q links to what the archive does not hold as a file", printable(name))
 		}
 		if err != nil {

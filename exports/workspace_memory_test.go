@@ -18,6 +18,7 @@ import (
 
 	"github.com/openhands/boxkeeper/box"
 	"github.com/openhands/boxkeeper/exports"
+	"github.com/openhands/boxkeeper/internal/race"
 )
 
 // generatedWork is a workspace whose archive is made while it is read.
@@ -101,8 +102,8 @@ func (g generatedWork) write(out *tar.Writer) error {
 // it takes must not grow with the files, neither their bytes nor their number.
 func TestScenario94AWorkspaceIsStreamed(t *testing.T) { //nolint:paralleltest // see above
 	for name, work := range map[string]generatedWork{
-		"large files": {generated{1, 100}, 4, 55 << 20},
-		"many files":  {generated{1, 100}, 120_000, 10},
+		"large files": {generated{1, 100}, 4, (55 << 20) / race.Slowness},
+		"many files":  {generated{1, 100}, 120_000 / race.Slowness, 10},
 	} {
 		s, _ := directoryStore(t)
 		var receipt box.Receipt

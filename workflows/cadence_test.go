@@ -11,6 +11,7 @@ import (
 	"go.temporal.io/sdk/testsuite"
 
 	"github.com/openhands/boxkeeper/box"
+	"github.com/openhands/boxkeeper/internal/race"
 )
 
 // tale is one scenario, to be told with any number of turns in a run.
@@ -200,9 +201,9 @@ func oneTimer(t *testing.T, env *testsuite.TestWorkflowEnvironment) {
 // before it standing, for its lease is longer than the whole.
 func TestScenario45SixtyThousandSignalsLoseNothing(t *testing.T) {
 	t.Parallel()
-	const signals = 60_000
+	const signals = 60_000 / race.Slowness
 	p := newPlay(t)
-	p.cadence = 5_000
+	p.cadence = 5_000 / race.Slowness
 	p.spec.Policy = box.Policy{HolderLease: box.Duration(12 * time.Hour), MaxRun: box.Never}
 	name := func(i int) string { return fmt.Sprint("op-", i) }
 	at := func(i int) time.Duration { return minute + time.Duration(i)*500*time.Millisecond }

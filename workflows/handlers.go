@@ -147,8 +147,10 @@ func (w *loop) serveUpdates() error {
 				func(_ workflow.Context, r box.Request) (box.ActionAnswer, error) { return f.Replace(r, w.now()), nil })
 		},
 		func() error {
-			return update(w, box.UpdateRestore, "start a new box with the exported history in place of a lost one", f.CheckRestore,
-				func(_ workflow.Context, r box.Request) (box.ActionAnswer, error) { return f.Restore(r, w.now()), nil })
+			return update(w, box.UpdateRestore, "start a new box with the exported history and workspace in place of a lost one", f.CheckRestore,
+				func(_ workflow.Context, r box.RestoreAsk) (box.ActionAnswer, error) {
+					return f.Restore(r, w.now()), nil
+				})
 		},
 		func() error {
 			return update(w, box.UpdateAdopt, "take over a box that is there", f.CheckAdopt,

@@ -8,6 +8,7 @@ import (
 	"go.temporal.io/sdk/testsuite"
 
 	"github.com/openhands/boxkeeper/box"
+	"github.com/openhands/boxkeeper/internal/race"
 )
 
 // TestAWeekOfSuspendedBoxesIsSilent lets 1,000 boxes fall idle and then a week
@@ -16,7 +17,7 @@ import (
 func TestAWeekOfSuspendedBoxesIsSilent(t *testing.T) {
 	t.Parallel()
 	type count struct{ steps, fired int }
-	for n := range 1000 {
+	for n := range 1000 / race.Slowness {
 		p := newPlay(t)
 		p.spec.Workspace = fmt.Sprint("asleep-", n)
 		fired := 0

@@ -30,7 +30,7 @@ func (v *reading) part(h *tar.Header, content io.Reader) error {
 	if path.Base(name) != fmt.Sprintf("%06d", v.stream.Parts) {
 		return errors.New("a part before it is missing")
 	}
-	n, err := v.pour(v.sum, content)
+	n, err := v.hand(part(h, offset), v.sum, content)
 	if v.stream.Bytes += n; err != nil {
 		return err
 	}

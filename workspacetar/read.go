@@ -45,6 +45,9 @@ type Entry struct {
 	Offset int64 `json:"offset,omitzero"`
 	// Modified is a file's time of change, in seconds since 1970.
 	Modified int64 `json:"modified,omitzero"`
+	// TargetBase64 is the target in the bytes that it has, where Target, a text,
+	// cannot say it.
+	TargetBase64 []byte `json:"target_base64,omitzero"`
 }
 
 // Read reads a tar to its end and returns its manifest, when all of it holds.
@@ -53,11 +56,21 @@ type Entry struct {
 // the reading and is returned as it is, and so is one of r. Any other error says
 // what is wrong with the archive, and then what was told is worth nothing.
 func Read(r io.Reader, told func(Entry) error) (box.Manifest, error) {
+	return ReadInto(r, nil, told)
+}
+
+// ReadInto is [Read] for somebody who puts the content somewhere; take may be
+// nil. An error of take, or of what it returns, ends the reading and is returned
+// with the entry's name.
+func ReadInto(r io.Reader, take Take, told func(Entry) error) (box.Manifest, error) {
 	if told == nil {
 		told = func(Entry) error { return nil }
 	}
+	if take == nil {
+		take = func(Entry) (io.WriteCloser, error) { return nil, nil } //nolint:nilnil // nowhere
+	}
 	at := &counter{from: r}
-	v := &reading{at: at, told: told, streams: map[string]box.ManifestPart{}, file: sha256.New(), copy: make([]byte, copyBuffer)}
+	v := &reading{at: at, take: take, told: told, streams: map[string]box.ManifestPart{}, file: sha256.New(), copy: make([]byte, copyBuffer)}
 	err := v.all(tar.NewReader(at))
 	if at.err != nil {
 		return box.Manifest{}, at.err
@@ -100,6 +113,7 @@ func (c *counter) Read(p []byte) (int, error) {
 // reading is one reading of an archive.
 type reading struct {
 	at   *counter
+	take Take
 	told func(Entry) error
 	file hash.Hash // of the file that is being read
 	copy []byte
@@ -201,25 +215,30 @@ func (v *reading) entry(h *tar.Header, content io.Reader) error {
 		entry.Type, entry.Mode = "directory", uint32(h.Mode) //nolint:gosec // at most 0777
 	case tar.TypeSymlink:
 		entry.Type, entry.Target = "link", strings.ToValidUTF8(h.Linkname, "�")
+		entry.TargetBase64 = odd(h.Linkname)
 	case tar.TypeLink:
 		target, inside := strings.CutPrefix(h.Linkname, box.WorkspaceFiles)
 		if !inside || !Whole(target) || Order(h.Linkname, name) >= 0 {
 			return errors.New("it links to what is no file before it")
 		}
-		entry.Type, entry.Target = "hardlink", target
+		// As JSON writes a text that is none.
+		entry.Type, entry.Target = "hardlink", string([]rune(target))
+		entry.TargetBase64 = odd(target)
 	case tar.TypeReg:
-		v.file.Reset()
-		n, err := v.pour(v.file, content)
-		if err != nil {
-			return err
-		}
-		if v.at.n-entry.Offset != n {
-			return errors.New("its content is not where its header says") // some sparse format
-		}
-		entry.Type, entry.Mode, entry.Bytes, entry.SHA256 = "file", uint32(h.Mode), n, hex.EncodeToString(v.file.Sum(nil)) //nolint:gosec // at most 0777
-		entry.Modified = h.ModTime.Unix()
+		entry.Type, entry.Mode, entry.Bytes, entry.Modified = "file", uint32(h.Mode), h.Size, h.ModTime.Unix() //nolint:gosec // at most 0777
 	default:
 		return errors.New("it is of a kind that no workspace's archive has")
+	}
+	v.file.Reset()
+	n, err := v.hand(entry, v.file, content)
+	if err != nil {
+		return err
+	}
+	if v.at.n-entry.Offset != n {
+		return errors.New("its content is not where its header says") // some sparse format
+	}
+	if entry.Type == "file" {
+		entry.Bytes, entry.SHA256 = n, hex.EncodeToString(v.file.Sum(nil))
 	}
 	v.pending = append(v.pending, entry)
 	v.pendingBytes += len(entry.Name) + len(entry.Target)
@@ -277,7 +296,7 @@ func (v *reading) line(said box.ManifestEntry) error {
 		if !alike(one.ManifestEntry, there.ManifestEntry) {
 			return fmt.Errorf("%q is not as listed", clip(there.Name))
 		}
-		one.Offset, one.Modified = there.Offset, there.Modified
+		one.Offset, one.Modified, one.TargetBase64 = there.Offset, there.Modified, there.TargetBase64
 		v.entries, v.bytes = v.entries+1, v.bytes+said.Bytes
 		if said.Type == "file" {
 			v.files++

@@ -172,7 +172,7 @@ func (s *Server) serve(w http.ResponseWriter, r *http.Request) {
 		})
 	case s.opts.Plain && (strings.HasPrefix(r.URL.Path, "/api/boxd/") || strings.HasPrefix(r.URL.Path, "/api/storage") || strings.HasPrefix(r.URL.Path, "/api/workspace/")):
 		answer(w, http.StatusNotFound, map[string]string{"detail": "Not Found"})
-	case s.opts.Older && strings.HasPrefix(r.URL.Path, "/api/boxd/history/"):
+	case s.opts.Older && (strings.HasPrefix(r.URL.Path, "/api/boxd/history/") || strings.HasPrefix(r.URL.Path, "/api/boxd/workspace/")):
 		answer(w, http.StatusNotFound, map[string]string{"detail": "Not Found"})
 	case r.Method != http.MethodGet && s.write(w, r):
 	case faults.Missing[idIn(r.URL.Path)]:
@@ -200,6 +200,9 @@ func (s *Server) info(w http.ResponseWriter, faults Faults) {
 		}
 		if !s.opts.Older {
 			capabilities = append(capabilities, agentserver.CapabilityHistoryImport)
+			if s.reclaimer.Supported() {
+				capabilities = append(capabilities, agentserver.CapabilityWorkspaceRestore)
+			}
 		}
 	}
 	answer(w, http.StatusOK, map[string]any{

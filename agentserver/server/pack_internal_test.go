@@ -16,6 +16,8 @@ import (
 	"time"
 
 	"github.com/stretchr/testify/require"
+
+	"github.com/openhands/boxkeeper/internal/race"
 )
 
 // largeVariable asks for sizes that take minutes: one event of 325 MB and a file
@@ -95,7 +97,7 @@ func TestAFileThatIsNoJSONIsMaskedAsText(t *testing.T) {
 func TestATokenAcrossTheEdgeOfABufferIsMasked(t *testing.T) {
 	t.Parallel()
 	for _, edge := range []int{64 << 10, 128 << 10, wholeJSON} {
-		for shift := -2 * len(fernet); shift <= len(fernet); shift += 7 {
+		for shift := -2 * len(fernet); shift <= len(fernet); shift += 7 * race.Slowness {
 			text := `{"x":"` + strings.Repeat("y", edge+shift) + " " + fernet + ` z","api_key":"` + strings.Repeat("s", 70_000) + `"}`
 			var out bytes.Buffer
 			require.NoError(t, redactJSON(&out, strings.NewReader(text)))
@@ -163,7 +165,7 @@ func peak(run func()) uint64 {
 // One event may be larger than memory: valid ones and broken ones alike. It runs
 // alone, since it looks at the heap.
 func TestScenario94AHugeEventNeedsLittleMemory(t *testing.T) { //nolint:paralleltest // see above
-	size := 48 << 20
+	size := (48 << 20) / race.Slowness
 	if os.Getenv(largeVariable) != "" {
 		size = 325 << 20
 	}
@@ -192,7 +194,7 @@ func TestScenario94AHugeEventNeedsLittleMemory(t *testing.T) { //nolint:parallel
 // holds.
 func TestAnArchiveMayBeLarge(t *testing.T) {
 	t.Parallel()
-	const many = 66_000
+	const many = 66_000 / race.Slowness // more than 65,535 need the new form
 	dir, place := conversation(t, map[string]string{"seed-0.txt": "x", "seed-1.txt": "y"})
 	// More names of a file are quickly made; no file may have as many as are needed.
 	for i := range many {
@@ -244,7 +246,7 @@ func TestWhatChangesMeanwhileIsPackedAsOneVersion(t *testing.T) {
 			_ = os.Remove(other)
 		}
 	}()
-	for range 25 {
+	for range max(3, 25/race.Slowness) {
 		files := packed(t, dir)
 		var state struct{ V, Again int }
 		require.NoError(t, json.Unmarshal([]byte(files["base_state.json"]), &state))

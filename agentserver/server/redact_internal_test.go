@@ -8,6 +8,8 @@ import (
 	"testing/iotest"
 
 	"github.com/stretchr/testify/require"
+
+	"github.com/openhands/boxkeeper/internal/race"
 )
 
 const fernet = "gAAAAABrDFNcEdCYtMHQJeEfgqYI-phGbuKP8AZvBBJVZjPv2PEBTIvWvb5hs8-JwDzjIxnQPgRLOyLm0HtzpvDsrKs_N1xVHA=="
@@ -46,12 +48,15 @@ func TestRedactJSON(t *testing.T) {
 
 func TestRedactText(t *testing.T) {
 	t.Parallel()
-	for _, in := range []string{
+	for i, in := range []string{
 		`{"api_key": "SECRET`, `{'api_key': 'SECRET'}`, `api_key=SECRET`, `API_KEY: SECRET`, `{\"api_key\": \"SECRET\"`, `"api\u005fkey":"SECRET`,
 		`{"llm_api_key":"SECRET", broken`, `aws_secret_access_key = SECRET`,
 		`" {"api_key": "SECRET"`,
 	} {
 		for pad := range 2 {
+			if pad > 0 && i%race.Slowness != 0 {
+				continue
+			}
 			// Across the edge of a window as well.
 			text := strings.Repeat("x ", (window-10)/2*pad) + in + " and the rest " + fernet + strings.Repeat(" y", 100_000*pad)
 			var out bytes.Buffer

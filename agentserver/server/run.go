@@ -205,6 +205,7 @@ func serve(ctx context.Context, set settings, env func(string) string, log *slog
 	}
 	sweep(set.root, log)
 	dropStaged(set.root)
+	continueRestore(set.root, log)
 	in, err := assemble(set, env, log)
 	if err != nil {
 		return err

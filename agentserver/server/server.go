@@ -15,6 +15,7 @@ import (
 	"time"
 
 	"github.com/openhands/boxkeeper/agentserver"
+	"github.com/openhands/boxkeeper/agentserver/putback"
 	"github.com/openhands/boxkeeper/agentserver/reclaim"
 	"github.com/openhands/boxkeeper/agentserver/repo"
 	"github.com/openhands/boxkeeper/agentserver/workspace"
@@ -72,6 +73,7 @@ type Server struct {
 	turns   lockMap // one trajectory of a conversation at a time
 	creates lockMap // one making of a conversation at a time
 	work    *workspace.Workspace
+	putback *putback.Box
 	looks   chan struct{} // held while the workspace is looked through
 	exports chan struct{} // held while it is sent
 	// patience is how long the other side of a download or an import may do
@@ -95,6 +97,7 @@ func New(opts Options) *Server {
 	s.work = workspace.New(workspace.Options{
 		Root: opts.Root, Dirs: []string{workspaceDir, worktreesDir}, Git: opts.Git, Recreatable: opts.Recreatable,
 	})
+	s.putback = newPutback(opts.Root, opts.Git)
 	s.looks, s.exports = make(chan struct{}, 1), make(chan struct{}, 1)
 	if s.log == nil {
 		s.log = slog.New(slog.NewTextHandler(io.Discard, nil))
@@ -207,6 +210,9 @@ func (s *Server) own(path string) handlers {
 	if name, ok := strings.CutPrefix(path, historyPath); ok && name != "" && !strings.Contains(name, "/") {
 		return handlers{http.MethodPut: withID(name, s.putHistory)}
 	}
+	if name, ok := strings.CutPrefix(path, workspacePath); ok && name != "" && !strings.Contains(name, "/") {
+		return handlers{http.MethodGet: s.withSum(name, s.getWorkspace), http.MethodPut: s.withSum(name, s.putWorkspace)}
+	}
 	if name, ok := trajectoryOf(path); ok {
 		return handlers{http.MethodGet: withID(name, s.getTrajectory)}
 	}
@@ -253,7 +259,7 @@ func (s *Server) isKey(given string) bool {
 func (s *Server) capabilities() []string {
 	out := []string{agentserver.CapabilityStorageStatus, agentserver.CapabilityUse, agentserver.CapabilityDrain, agentserver.CapabilityHistoryImport}
 	if s.opts.Reclaim.Supported() {
-		out = append(out, agentserver.CapabilityStorageReclaim, agentserver.CapabilityUnsaved, agentserver.CapabilityExport)
+		out = append(out, agentserver.CapabilityStorageReclaim, agentserver.CapabilityUnsaved, agentserver.CapabilityExport, agentserver.CapabilityWorkspaceRestore)
 	}
 	if s.opts.Keeping != nil {
 		out = append(out, agentserver.CapabilityRetention)

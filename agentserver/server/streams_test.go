@@ -15,6 +15,8 @@ import (
 	"time"
 
 	"github.com/stretchr/testify/require"
+
+	"github.com/openhands/boxkeeper/internal/race"
 )
 
 // heapGrowth returns the most that the heap grew while run ran.
@@ -54,7 +56,7 @@ func (zeros) Read(p []byte) (int, error) {
 // One GiB goes up and another comes down without being held anywhere. This test
 // runs alone: it looks at the heap.
 func TestAGigabyteIsNotHeld(t *testing.T) { //nolint:paralleltest // see above
-	const size = 1 << 30
+	const size = (1 << 30) / race.Slowness
 	got := make(chan int64, 1)
 	address, _, _ := front(t, func(w http.ResponseWriter, r *http.Request) {
 		if r.Method == http.MethodPut {

@@ -11,6 +11,10 @@ import (
 	"github.com/openhands/boxkeeper/box"
 )
 
+// maxStashes bounds the entries of a stash that are listed; older ones are kept as
+// references.
+const maxStashes = 1000
+
 // repositories writes what the repositories in the tree hold. Those that share
 // their objects share a bundle.
 func (e *export) repositories(w *Workspace) error {
@@ -82,6 +86,9 @@ func (e *export) repository(w *Workspace, one *box.ManifestRepository, prefix st
 	for _, remote := range r.Remotes() {
 		one.Remotes[remote.Name] = remote.URL
 	}
+	if one.InProgress, err = r.InProgress(); err != nil {
+		e.missing(one.Path + ": what is in progress: " + err.Error())
+	}
 	for _, side := range []struct {
 		name   string
 		staged bool
@@ -105,6 +112,13 @@ func (e *export) repository(w *Workspace, one *box.ManifestRepository, prefix st
 	refs, err := r.Rescued(e.ctx)
 	if err != nil {
 		return e.unbundled(one, prefix, common, err)
+	}
+	stashes, err := r.Stashes(e.ctx)
+	if err != nil {
+		return e.unbundled(one, prefix, common, err)
+	}
+	for _, stash := range stashes[:min(len(stashes), maxStashes)] {
+		one.Stashes = append(one.Stashes, box.ManifestStash(stash))
 	}
 	if len(refs) == 0 {
 		return nil // no commit yet

@@ -17,6 +17,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/openhands/boxkeeper/agentserver/reclaim"
+	"github.com/openhands/boxkeeper/agentserver/repo"
 	"github.com/openhands/boxkeeper/box"
 )
 
@@ -284,13 +285,7 @@ func (e *export) zeros(to io.Writer, n int64) error {
 // gitDir writes a git directory that could not be bundled as files, without what
 // may hold credentials or name programs.
 func (e *export) gitDir(place, prefix string) (files int, err error) {
-	skip := func(name string) bool {
-		switch name {
-		case "hooks", "config", "config.worktree", "credentials", "FETCH_HEAD", "modules", "lfs":
-			return true
-		}
-		return strings.HasSuffix(name, ".lock")
-	}
+	skip := repo.NotCarried
 	err = walk(e.ctx, e.tree, place, visitor{
 		unknown: func(at, why string) error { e.missing(at + " " + why); return nil },
 		enter: func(_ int, at string, _ []reclaim.Name) (bool, error) {

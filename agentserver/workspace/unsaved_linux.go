@@ -341,7 +341,10 @@ func commits(ctx context.Context, r *repo.Repository, one *box.UnsavedRepository
 	for _, ref := range refs {
 		// A tag may have come from the remote with a commit that is on no branch of
 		// it. Made here, its commit is in the reflog.
-		if !strings.HasPrefix(ref.Name, "refs/remotes/") && !strings.HasPrefix(ref.Name, "refs/tags/") && ref.Name != "refs/stash" {
+		// What a restore kept for the repository is told of there, and does not go
+		// with a worktree.
+		kept := r.Linked() && strings.HasPrefix(ref.Name, repo.RescueRefs)
+		if !kept && !strings.HasPrefix(ref.Name, "refs/remotes/") && !strings.HasPrefix(ref.Name, "refs/tags/") && ref.Name != "refs/stash" {
 			tips = append(tips, ref.ID)
 		}
 	}

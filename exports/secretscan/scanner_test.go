@@ -11,6 +11,7 @@ import (
 	"testing"
 
 	"github.com/openhands/boxkeeper/exports/secretscan"
+	"github.com/openhands/boxkeeper/internal/race"
 )
 
 var scanner = sync.OnceValues(secretscan.New)
@@ -153,7 +154,7 @@ func TestEverySecretOfALongRowIsFound(t *testing.T) {
 	for _, kind := range []int{0, 14, 15} { // a token, a private key, a password
 		var content bytes.Buffer
 		want := 0
-		for seed := uint64(1); content.Len() < 600<<10; seed++ {
+		for seed := uint64(1); content.Len() < 600<<10/race.Slowness; seed++ {
 			p := plants(seed % 50)[kind]
 			fmt.Fprintf(&content, "%d: %s\n\n", seed, p.text)
 			want++
@@ -229,7 +230,7 @@ func TestScenario92WhatTheAgentServerPromisesToMaskIsChecked(t *testing.T) {
 // TestALongValueIsMaskedToItsEnd masks a value that is longer than what is kept.
 func TestALongValueIsMaskedToItsEnd(t *testing.T) {
 	t.Parallel()
-	long := some(rand.New(rand.NewPCG(1, 2)), 400<<10, alnum)
+	long := some(rand.New(rand.NewPCG(1, 2)), 400<<10/race.Slowness, alnum)
 	content := []byte(`{"api_key":"` + long + `","next":"stays"}`)
 	out := masked(t, "a.json", content, found(t, "a.json", content, 1<<20))
 	if want := `{"api_key":"` + secretscan.Mask + `","next":"stays"}`; string(out) != want {

@@ -39,7 +39,7 @@ var layers = []layer{
 	{"agentserver", "agentserver", "domain archive", ""},
 	// In-box code is what cmd/boxd is made of: it runs beside a person's
 	// files, is copied into every box, and so stays small.
-	{"in-box", "agentserver/*", "domain agentserver in-box", "golang.org/x/sys github.com/klauspost/compress"},
+	{"in-box", "agentserver/*", "domain archive agentserver in-box", "golang.org/x/sys github.com/klauspost/compress"},
 	{"storage-suite", "agentserver/storage/storagetest", "domain in-box", "golang.org/x/sys github.com/stretchr/testify"},
 	{"in-box", "agentserver/storage/*", "domain agentserver in-box", "golang.org/x/sys"},
 
@@ -80,6 +80,7 @@ var layers = []layer{
 
 	{"schema", "internal/schema", "domain", ""},
 	{"report", "internal/testreport", "", ""},
+	{"race", "internal/race", "", ""}, // for tests
 	{"cmd-report", "internal/testreport/cmd/*", "report", ""},
 	{"checks", "internal/arrows", "", ""},
 	{"checks", "deploy", "", ""},

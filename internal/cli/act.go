@@ -110,6 +110,8 @@ func (s *session) reclaimText(p *page, workspace string, r box.ReclaimReport) {
 		p.linef("There is nothing to free.")
 	case r.Pending:
 		p.linef("%s were moved aside and are being deleted.", size(r.PlannedBytes))
+	case r.RemovedLowerBound:
+		p.linef("At least %s were deleted, by a boxd that was ended in the middle; the disk has %s more free.", size(r.RemovedBytes), size(r.FreedBytes))
 	default:
 		p.linef("%s were deleted; the disk has %s more free.", size(r.RemovedBytes), size(r.FreedBytes))
 	}

@@ -347,7 +347,7 @@ func serve(f *box.Facts, name string, arg any) (any, error) {
 		}
 		return f.Replace(r, now), nil
 	case box.UpdateRestore:
-		r := through[box.Request](arg)
+		r := through[box.RestoreAsk](arg)
 		if err := f.CheckRestore(r); err != nil {
 			return nil, err
 		}

@@ -30,6 +30,8 @@ type histories struct {
 	Conversations []exports.ConversationEntry `json:"conversations"`
 	Bytes         int64                       `json:"bytes"`
 	Events        int                         `json:"events"`
+	// WorkspaceExport is the newest export of its files; absent when there is none.
+	WorkspaceExport *exportedWorkspace `json:"workspace_export,omitempty"`
 }
 
 // historyQuery is what is asked of the export store.
@@ -40,6 +42,8 @@ type historyQuery struct {
 	directory               string
 	only                    []string
 	zip, force              bool
+	work, raw               bool // the workspace's files, not conversations
+	epoch                   int
 }
 
 func (a *Shared) historyCommand() *cobra.Command {
@@ -50,7 +54,10 @@ func (a *Shared) historyCommand() *cobra.Command {
 			"Without a conversation it lists them; with one it writes it for reading, or with -o json one event per line. " +
 			"Of a large export only what is shown is read.\n\n" +
 			"--extract writes files: the events and states of one conversation, or of all, as they were exported, each below its id; with --zip the zips, with --only single files. It needs room for a conversation in the directory for temporary files. " +
-			"Nothing is written outside of the directory, no link is made or followed, and what is there already is refused before anything is written.",
+			"Nothing is written outside of the directory, no link is made or followed, and what is there already is refused before anything is written.\n\n" +
+			"--workspace is about the files of the workspace, of the newest export that holds any: alone it shows what there is and what the export lacks, --files lists it, --extract writes it into a new or empty directory, with --only a part. " +
+			"Repositories come back with all that nobody pushed, their stashes and what was staged; that takes git on this machine, and nothing that a repository says is executed.",
+		Example: "  boxkeeper box history mine --workspace\n  boxkeeper box history mine --workspace --extract ./back\n  boxkeeper box history mine --workspace --extract ./part --only workspace/project/src",
 	}
 	flags := c.Flags()
 	flags.StringVar(&want.conversation, "conversation", "", "the same as naming it after the workspace")
@@ -59,8 +66,11 @@ func (a *Shared) historyCommand() *cobra.Command {
 	flags.IntVar(&want.count, "count", 0, "show at most so many events (default all)")
 	flags.BoolVar(&want.files, "files", false, "list the files of the conversation, or with -o json one per line")
 	flags.StringVar(&want.directory, "extract", "", "write files below this directory, which is made when it is not there")
-	flags.StringArrayVar(&want.only, "only", nil, "with --extract: this file of the conversation, as --files names it; may be given again")
+	flags.StringArrayVar(&want.only, "only", nil, "with --extract: this file of the conversation, or this file or directory of the workspace, as --files names it; may be given again")
 	flags.BoolVar(&want.zip, "zip", false, "with --extract: the zip as it was exported")
+	flags.BoolVar(&want.work, "workspace", false, "the files of the workspace instead of conversations")
+	flags.IntVar(&want.epoch, "epoch", 0, "with --workspace: of this box of the workspace, the first is 1 (default the newest that holds files)")
+	flags.BoolVar(&want.raw, "raw", false, "with --workspace --extract: repositories as bundles and patches, without git")
 	flags.BoolVar(&want.force, "force", false, "with --extract: replace files that are there")
 	c.RunE = func(c *cobra.Command, given []string) error {
 		if err := want.read(c, given); err != nil {
@@ -72,6 +82,8 @@ func (a *Shared) historyCommand() *cobra.Command {
 		}
 		defer store.Close() //nolint:errcheck // only read
 		switch {
+		case want.work:
+			return a.workspaceFiles(c, store, where, want)
 		case want.directory != "":
 			return a.extract(c, store, where, want)
 		case want.conversation != "":
@@ -104,12 +116,25 @@ func (q *historyQuery) read(c *cobra.Command, given []string) error {
 		return box.Invalidf("conversation", "is empty; leave it out, or name one")
 	case extracts && q.directory == "":
 		return box.Invalidf("extract", "is empty; name a directory")
+	case q.work && (named || part || q.zip || q.force):
+		return box.Invalidf("workspace", "is about files, not conversations; leave the conversation, --from, --count, --zip and --force out")
+	case q.work && extracts && (q.files || q.verify):
+		return box.Invalidf("extract", "writes; leave --files and --verify out (what is extracted is proven in any case)")
+	case q.work && q.files && q.verify:
+		return box.Invalidf("files", "lists; leave --verify out")
+	case !q.work && (flags.Changed("epoch") || q.raw):
+		return box.Invalidf("workspace", "is needed for --epoch and --raw")
+	case q.raw && (!extracts || len(q.only) > 0):
+		return box.Invalidf("raw", "is for --extract of the whole workspace")
+	case q.epoch < 0:
+		return box.Invalidf("epoch", "is the number of a box, from 1 on")
+	case !extracts && (q.zip || q.force || len(q.only) > 0):
+		return box.Invalidf("extract", "is needed for --only, --zip and --force; name a directory")
+	case q.work:
 	case q.verify && (named || extracts):
 		return box.Invalidf("verify", "checks a whole workspace; leave the conversation and --extract out (what is extracted is proven in any case)")
 	case !named && (part || q.files || len(q.only) > 0):
 		return box.Invalidf("conversation", "is needed for --from, --count, --files and --only; name one")
-	case !extracts && (q.zip || q.force || len(q.only) > 0):
-		return box.Invalidf("extract", "is needed for --only, --zip and --force; name a directory")
 	case q.zip && len(q.only) > 0:
 		return box.Invalidf("zip", "is the whole of a conversation; leave --only out")
 	case part && (extracts || q.files):
@@ -161,13 +186,18 @@ func (a *Shared) histories(c *cobra.Command, store *exports.Store, where, worksp
 		entries, found = store.Conversations(ctx, workspace)
 		out.Conversations = append(out.Conversations, entries...)
 	}
-	for _, err := range []error{found, damage} {
+	files, _, broken := newestWorkspace(ctx, store, workspace, 0)
+	if files != nil && verify {
+		broken = errors.Join(broken, store.ProveWorkspace(ctx, workspace, files.receipt))
+	}
+	out.WorkspaceExport = files
+	for _, err := range []error{found, damage, broken} {
 		if class := box.ClassOf(err); err != nil && class != box.ClassUnknown && class != box.ClassUnsupported {
 			return err // could not read: nothing can be said
 		}
 	}
-	damage = errors.Join(found, damage)
-	if len(out.Conversations) == 0 && damage == nil && !closed {
+	damage = errors.Join(found, damage, broken)
+	if len(out.Conversations) == 0 && files == nil && damage == nil && !closed {
 		if entries, err := store.Ledger(ctx, workspace); err == nil && len(entries) == 0 {
 			return box.Errorf(box.ClassNotFound, "the export store %s has nothing of workspace %s; look at the id, and at which store the workers use", where, workspace)
 		}
@@ -194,6 +224,7 @@ func (a *Shared) historiesText(p *page, h histories, verify bool) {
 	if !h.ClosedAt.IsZero() {
 		p.linef("Workspace %s was closed %s%s.", h.Workspace, a.moment(h.ClosedAt), map[bool]string{true: "; it was abandoned, so its box may still exist and cost money"}[h.Abandoned])
 	}
+	defer p.exportedWorkspace(a, h.WorkspaceExport, false)
 	if len(h.Conversations) == 0 {
 		p.linef("No conversation was exported.")
 		return

@@ -7,8 +7,22 @@ import (
 )
 
 func (a *Shared) restoreCommand() *cobra.Command {
-	c := a.actCommand("restore", "Put the newest export's history into a new box, in place of a lost one", box.UpdateRestore, runningGoal())
-	c.Long = "For a workspace whose box is lost. The history is read back before anyone gets in. What came after that export is not in it."
+	var ask asking
+	var wait, accept bool
+	to := runningGoal()
+	c := &cobra.Command{
+		Use: "restore WORKSPACE", Short: "Put the newest export into a new box, in place of a lost one", Args: args("a workspace", 1, 1),
+		Long: "For a workspace whose box is lost. The new box gets the history, which is read-only there, the files, and the repositories with what nobody pushed and what is not committed. " +
+			"All of it is proven before anyone gets in. What came after that export is not in it. " +
+			"An export that lacks something of the workspace is refused, unless --accept-incomplete says that you know; \"history --workspace\" shows what it lacks.",
+	}
+	ask.bind(c, "5m")
+	c.Flags().BoolVar(&wait, "wait", false, "wait until it is "+to.name)
+	c.Flags().BoolVar(&accept, "accept-incomplete", false, "restore what there is although the export lacks something of the workspace")
+	c.RunE = func(c *cobra.Command, given []string) error {
+		req := ask.request()
+		return a.act(c, &ask, given[0], wait, to, box.UpdateRestore, req, box.RestoreAsk{Request: req, AcceptIncomplete: accept})
+	}
 	return c
 }
 

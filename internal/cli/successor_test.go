@@ -79,6 +79,15 @@ func TestALostBoxIsRestoredOrReplaced(t *testing.T) {
 	require.Equal(t, 0, restored.code, restored.stderr)
 	require.Contains(t, restored.stdout, "3 conversations, 27 events")
 	require.Equal(t, 2, fake.facts["full"].Epoch)
+	lacking := fake.facts["full"].Receipt
+	lacking.Archive = box.ArchiveReceipt{Bytes: 1, Files: 2, Missing: 3}
+	fake.add("lacking", box.StateLost).Receipt = lacking
+	incomplete := runWith(t, fake, "box", "restore", "lacking")
+	require.Equal(t, 4, incomplete.code)
+	require.Contains(t, incomplete.stderr, "3 things in the workspace")
+	accepted := runWith(t, fake, "box", "restore", "lacking", "--accept-incomplete")
+	require.Equal(t, 0, accepted.code, accepted.stderr)
+	require.Contains(t, accepted.stdout, "without 3 things")
 	fake.add("runs", box.StateRunning)
 	require.Equal(t, 4, runWith(t, fake, "box", "replace", "runs").code)
 }

@@ -49,7 +49,7 @@ func Updates() []Update {
 		{box.UpdateKeep, reflect.TypeFor[box.SwitchAsk](), action},
 		{box.UpdateFreeze, reflect.TypeFor[box.SwitchAsk](), action},
 		{box.UpdateAdopt, reflect.TypeFor[box.AdoptAsk](), action},
-		{box.UpdateRestore, plain, action},
+		{box.UpdateRestore, reflect.TypeFor[box.RestoreAsk](), action},
 		{box.UpdateReplace, plain, action},
 		{box.UpdateAbandon, reflect.TypeFor[box.AbandonAsk](), action},
 		{box.UpdateRequestDelete, reflect.TypeFor[box.RequestDeleteAsk](), reflect.TypeFor[box.Loss]()},

@@ -37,7 +37,7 @@ export interface Updates {
   'keep': { request: SwitchAsk; answer: ActionAnswer };
   'freeze': { request: SwitchAsk; answer: ActionAnswer };
   'adopt': { request: AdoptAsk; answer: ActionAnswer };
-  'restore': { request: Request; answer: ActionAnswer };
+  'restore': { request: RestoreAsk; answer: ActionAnswer };
   'replace': { request: Request; answer: ActionAnswer };
   'abandon': { request: AbandonAsk; answer: ActionAnswer };
   'request-delete': { request: RequestDeleteAsk; answer: Loss };
@@ -683,6 +683,10 @@ export interface ReclaimReport {
    */
   removed_bytes: number;
   /**
+   * removed_lower_bound says that at least RemovedBytes were: boxd was killed while it deleted, and what it had counted in its last moment is lost.
+   */
+  removed_lower_bound?: boolean;
+  /**
    * pending says that the deletion goes on in the background.
    */
   pending?: boolean;
@@ -728,6 +732,10 @@ export interface ReclaimItem {
    * lower_bound says that at least Bytes come free.
    */
   lower_bound?: boolean;
+  /**
+   * removed_bytes is what came free when it was deleted. Of a file with names in several items it counts with the one that was deleted last.
+   */
+  removed_bytes?: number;
   /**
    * evidence is how it was recognised.
    */
@@ -860,6 +868,23 @@ export interface AdoptAsk {
    * box_id is the provider's own id of the box.
    */
   box_id: string;
+}
+/**
+ * RestoreAsk puts the newest export into a new box.
+ */
+export interface RestoreAsk {
+  /**
+   * request_id makes the update idempotent: a repeated id gets the first answer, also after the workflow continued as new. 1 to 128 printable characters.
+   */
+  request_id: string;
+  /**
+   * by is an opaque id of who asks.
+   */
+  by?: string;
+  /**
+   * accept_incomplete says that a person knows that the export lacks something of the workspace.
+   */
+  accept_incomplete?: boolean;
 }
 /**
  * AbandonAsk ends the watch over a box that cannot be had any more.

@@ -1,5 +1,0 @@
-//go:build !race
-
-package exports_test
-
-const slowness = 1
