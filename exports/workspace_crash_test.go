@@ -15,7 +15,7 @@ import (
 func TestCrashAtEachWriteOfTheWorkspace(t *testing.T) {
 	t.Parallel()
 	files := smallWork()
-	files["workspace/large"] = noise(5, 6<<20)
+	files["workspace/large"] = noise(5, (6<<20)/min(race.Slowness, 3))
 	var chunks []string
 	crashAtEachWrite(t, func() (exports.Source, *server) {
 		src := newBoxWithWork(t, files, 1)
