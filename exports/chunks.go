@@ -268,10 +268,11 @@ type chunkReader struct {
 	store     *Store
 	workspace string
 	zip       *zstd.Decoder
+	buf       []byte // of the copying: there are many chunks
 }
 
 func newChunkReader(s *Store, workspace string) *chunkReader {
-	return &chunkReader{store: s, workspace: workspace}
+	return &chunkReader{store: s, workspace: workspace, buf: make([]byte, copyBufferSize)}
 }
 
 func (r *chunkReader) close() {
@@ -324,12 +325,12 @@ func (r *chunkReader) pour(ctx context.Context, c chunk, w io.Writer, tick func(
 		err = r.zip.Reset(source)
 	}
 	if err == nil {
-		err = pour(ctx, w, io.LimitReader(r.zip, int64(c.bytes)+1), func(k int) {
+		err = pourWith(ctx, w, io.LimitReader(r.zip, int64(c.bytes)+1), func(k int) {
 			n += int64(k)
 			if tick != nil {
 				tick(k)
 			}
-		})
+		}, r.buf)
 	}
 	switch {
 	case source.err != nil:

@@ -92,7 +92,7 @@ func Settings() []Setting {
 		},
 		{
 			Key: settingSecrets, Env: "BOXKEEPER_EXPORT_SECRETS", Default: string(box.SecretsKeep), Form: "keep, redact or block",
-			What: "What is done about secrets that stand in a history when it is exported, where a box's policy says nothing: stored as they are, masked, or the export is refused. A report beside each export says where they stand.",
+			What: "What is done about secrets that stand in a history or in files when they are exported, where a box's policy says nothing: stored as they are, masked, or the export is refused. A report beside each export says where they stand. In files nothing is masked: with redact a workspace that holds one is left out of the export, which says so.",
 			When: "redact: when people read the store who must not see secrets. block: when none may come in; a box with one can't be deleted by its export then.",
 		},
 		{
