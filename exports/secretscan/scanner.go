@@ -122,7 +122,7 @@ type Stream struct {
 	known   *values
 	found   func(Found)
 
-	piece  int    // how much is looked at at once
+	piece  int    // how much is looked at in one go
 	buf    []byte // from base on
 	base   int64  // place of buf[0] in the entry
 	next   int64  // finds that begin before it were told
