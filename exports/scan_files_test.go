@@ -55,7 +55,7 @@ func scanningStore(t testing.TB, b *bucket) *exports.Store {
 	return b.store(exports.Options{Now: clock, Tool: "test", SpoolDir: t.TempDir(), FingerprintKey: []byte("key")})
 }
 
-func TestScenario92SecretsInFilesAreReportedWithoutTheirValues(t *testing.T) {
+func TestScenario93SecretsInFilesAreReportedWithoutTheirValues(t *testing.T) {
 	t.Parallel()
 	all := leaks(11)
 	b := newBucket()
@@ -183,7 +183,7 @@ func stored(t testing.TB, b *bucket) (out []byte) {
 
 // Nothing is masked in a file, so a policy that keeps secrets out of the store
 // keeps the files out. The conversations are exported all the same.
-func TestScenario92FilesWithSecretsAreWithheldWhereSecretsAreMasked(t *testing.T) {
+func TestScenario93FilesWithSecretsAreWithheldWhereSecretsAreMasked(t *testing.T) {
 	t.Parallel()
 	all := leaks(15)
 	for name, files := range map[string]work{
@@ -244,7 +244,7 @@ func TestScenario92FilesWithSecretsAreWithheldWhereSecretsAreMasked(t *testing.T
 }
 
 // A policy that blocks does so for the files alone, too, and takes clean ones.
-func TestScenario92FilesAloneBlockAnExport(t *testing.T) {
+func TestScenario93FilesAloneBlockAnExport(t *testing.T) {
 	t.Parallel()
 	all := leaks(16)
 	b := newBucket()
@@ -341,7 +341,7 @@ func TestAReportByItsKeyIsOfThatKey(t *testing.T) {
 
 // The end of a patch is looked at only when something follows it: nothing of what
 // comes between may pass.
-func TestScenario92ASecretAtTheEndOfAPatchIsWithheld(t *testing.T) {
+func TestScenario93ASecretAtTheEndOfAPatchIsWithheld(t *testing.T) {
 	t.Parallel()
 	all := leaks(18)
 	files := work{"workspace/": "", "repositories/0001/unstaged.patch/000001": noise(24, 3<<20) + "\n" + all[0].text}
