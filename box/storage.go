@@ -123,6 +123,9 @@ type ReclaimReport struct {
 	FreedBytes int64 `json:"freed_bytes"`
 	// RemovedBytes is what was unlinked, counted at each unlink.
 	RemovedBytes int64 `json:"removed_bytes"`
+	// RemovedLowerBound says that at least RemovedBytes were: boxd was killed while
+	// it deleted, and what it had counted in its last moment is lost.
+	RemovedLowerBound bool `json:"removed_lower_bound,omitzero"`
 	// Pending says that the deletion goes on in the background.
 	Pending bool `json:"pending,omitzero"`
 	// LowerBound says that at least PlannedBytes come free: something could not
@@ -148,6 +151,9 @@ type ReclaimItem struct {
 	Bytes int64 `json:"bytes"`
 	// LowerBound says that at least Bytes come free.
 	LowerBound bool `json:"lower_bound,omitzero"`
+	// RemovedBytes is what came free when it was deleted. Of a file with names in
+	// several items it counts with the one that was deleted last.
+	RemovedBytes int64 `json:"removed_bytes,omitzero"`
 	// Evidence is how it was recognised.
 	Evidence string `json:"evidence,omitzero"`
 	// Skipped says why it was left; empty when it is (to be) taken.

@@ -35,6 +35,9 @@ func (r *Reclaimer) apply(ctx context.Context, id string) (box.ReclaimReport, er
 	if plan.Report != nil {
 		return *plan.Report, nil
 	}
+	for _, one := range r.busy {
+		one.count()
+	}
 	report := plan.report()
 	report.Pending = true
 	report.FreedBytes = max(0, r.free()-plan.before)
@@ -89,9 +92,12 @@ func (r *Reclaimer) begin(ctx context.Context, id string) (*record, error) {
 	}
 	r.removeOwn(ctx, plan.Accept, items, again)
 	taken := append(takenItems(id, items), r.removedOwn()...)
-	r.own(taken, true)
+	r.own(plan, taken, true)
 	r.mu.Lock()
-	plan.Items, plan.before, plan.ended = items, before, ended
+	for i := range items {
+		items[i].RemovedBytes = plan.Items[i].RemovedBytes // counted meanwhile
+	}
+	plan.Items, plan.before, plan.ended, plan.again = items, before, ended, again
 	r.mu.Unlock()
 	r.working.Go(func() {
 		r.finish(plan, taken)
@@ -136,10 +142,10 @@ func takenItems(id string, items []item) []trashed {
 // finish deletes what was taken and records the answer. Ended early by Close, it
 // records nothing, and the plan goes on when it is asked for again.
 func (r *Reclaimer) finish(plan *record, taken []trashed) {
-	defer r.own(taken, false)
+	defer r.own(nil, taken, false)
 	results := make([]removal, len(taken))
 	kept := make([]string, len(taken))
-	var removed, heldBytes int64
+	var heldBytes int64
 	held := heldOpen()
 	for i, t := range taken {
 		r.step("proving")
@@ -149,14 +155,17 @@ func (r *Reclaimer) finish(plan *record, taken []trashed) {
 		if kept[i] == "" {
 			r.step("deleting")
 			r.discard(t.name, held, &results[i])
-			removed += results[i].bytes
 			heldBytes += results[i].held
 		}
 		if r.stopped.Err() != nil {
+			r.noteProgress(true)
 			return
 		}
 	}
 	r.step("deleted")
+	r.mu.Lock()
+	removed := plan.report().RemovedBytes
+	r.mu.Unlock()
 	freed := r.free() - plan.before
 	if freed < removed {
 		r.settle()
@@ -175,7 +184,7 @@ func (r *Reclaimer) finish(plan *record, taken []trashed) {
 	}
 	plan.Items = items
 	report := plan.report()
-	report.FreedBytes, report.RemovedBytes, report.HeldOpenBytes = max(0, freed), removed, heldBytes
+	report.FreedBytes, report.HeldOpenBytes = max(0, freed), heldBytes
 	plan.State, plan.Report = done, &report
 	r.mu.Unlock()
 	r.step("reporting")

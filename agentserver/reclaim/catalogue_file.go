@@ -71,7 +71,7 @@ func LoadCatalogue(text []byte) (*Catalogue, error) {
 	}
 	for i, row := range file.Rules {
 		added, field, why := row.rule()
-		if why == "" && (out.rule(added.id) != nil || added.id == gitRule) {
+		if why == "" && (out.rule(added.id) != nil || added.id == gitRule || added.id == ObjectsRule) {
 			field, why = "id", fmt.Sprintf("%q is taken; switch the other off, or choose another", added.id)
 		}
 		if why != "" {

@@ -39,8 +39,12 @@ type record struct {
 	Errors        []string           `json:"errors,omitzero"`
 	Accept        bool               `json:"accept,omitzero"` // what a person gave up
 	Report        *box.ReclaimReport `json:"report,omitzero"`
-	before        int64              // free bytes before the pass
-	ended         chan struct{}      // closed when the pass of this process has ended
+	// OwnBytes came free with what a [Remover] moved into the trash.
+	OwnBytes  int64         `json:"own_bytes,omitzero"`
+	before    int64         // free bytes before the pass
+	ended     chan struct{} // closed when the pass of this process has ended
+	again     bool          // an earlier process began it
+	uncounted int64         // bytes that the journal has not got yet
 }
 
 // item is one directory, with the identity that it had when it was chosen.
@@ -53,7 +57,11 @@ type item struct {
 	Own bool `json:"own,omitzero"`
 }
 
-var planForm = regexp.MustCompile(`^[0-9a-f]{32}$`)
+var (
+	planForm = regexp.MustCompile(`^[0-9a-f]{32}$`)
+	// entryForm is the name in the trash of an item of a plan.
+	entryForm = regexp.MustCompile(`^([0-9a-f]{32})-([0-9]+)$`)
+)
 
 func newRecord() *record {
 	var raw [16]byte
@@ -76,10 +84,11 @@ func told(lines []string) []string {
 func (p *record) report() box.ReclaimReport {
 	out := box.ReclaimReport{
 		PlanID: p.ID, PlannedBytes: p.PlannedBytes, PlannedInodes: p.PlannedInodes, LowerBound: p.LowerBound, Errors: p.Errors,
-		Items: make([]box.ReclaimItem, 0, len(p.Items)),
+		Items: make([]box.ReclaimItem, 0, len(p.Items)), RemovedBytes: p.OwnBytes, RemovedLowerBound: p.again,
 	}
 	for _, entry := range p.Items {
 		out.Items = append(out.Items, entry.ReclaimItem)
+		out.RemovedBytes += entry.RemovedBytes
 	}
 	return out
 }
@@ -94,6 +103,8 @@ func (p *record) planned() box.ReclaimReport {
 // written (a full disk is why people reclaim) costs only the memory of it
 // across a restart.
 func (r *Reclaimer) remember(plan *record) {
+	r.writing.Lock()
+	defer r.writing.Unlock()
 	r.mu.Lock()
 	r.plans[plan.ID] = plan
 	for id, old := range r.plans {
@@ -135,6 +146,34 @@ func (r *Reclaimer) recall(id string) (*record, error) {
 	}
 	r.plans[id] = &plan
 	return &plan, nil
+}
+
+// underWay returns the plans in the journal that were not carried out to their
+// end, when something of a [Remover] is left in the trash.
+func (r *Reclaimer) underWay() (ids []string) {
+	trash, err := os.ReadDir(filepath.Join(r.root, trashName))
+	ofRemover := func(entry os.DirEntry) bool { return strings.HasPrefix(entry.Name(), RemovedPrefix) }
+	if err != nil || !slices.ContainsFunc(trash, ofRemover) {
+		return nil
+	}
+	entries, err := os.ReadDir(filepath.Join(r.root, journalName))
+	if err != nil {
+		return nil
+	}
+	for _, entry := range entries {
+		id, ok := strings.CutSuffix(entry.Name(), ".json")
+		if !ok || !planForm.MatchString(id) || !entry.Type().IsRegular() {
+			continue
+		}
+		text, err := os.ReadFile(filepath.Join(r.root, journalName, entry.Name()))
+		var plan struct {
+			State string `json:"state"`
+		}
+		if err == nil && json.Unmarshal(text, &plan) == nil && plan.State == applying {
+			ids = append(ids, id)
+		}
+	}
+	return ids
 }
 
 // prune drops the oldest plans from the journal.

@@ -8,6 +8,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strconv"
 	"strings"
 	"syscall"
@@ -218,6 +219,59 @@ func TestAKillInTheMiddleOfADeletionIsMadeGood(t *testing.T) {
 			afterKill(t, box.TierDependencies, []string{cacheOf(0), mypyOf(0), nodeModules(0)}, at, after)
 		})
 	}
+}
+
+// What was deleted before a kill, and after it by the next process, counts, whoever
+// looks when: less than a MiB of it may be lost, and the report says so.
+func TestAReportCountsWhatWasDeletedBeforeAKill(t *testing.T) {
+	t.Parallel()
+	root, _ := bigKillBox(t)
+	_, steps := runKilled(t, root, box.TierDependencies, -1, 0)
+	for at, step := range steps {
+		if !slices.Contains([]string{"proving", "deleting", "deleted", "reporting"}, step) {
+			continue
+		}
+		for _, swept := range []bool{true, false} {
+			t.Run(fmt.Sprintf("killed at step %d, %s, swept first %v", at, step, swept), func(t *testing.T) {
+				t.Parallel()
+				root, planned := bigKillBox(t)
+				plan, _ := runKilled(t, root, box.TierDependencies, at, 0)
+				r, err := reclaim.Open(root, killOptions(root))
+				require.NoError(t, err)
+				defer r.Close()
+				if swept {
+					r.Idle()
+				}
+				report := do(t, r, box.ReclaimRequest{PlanID: plan})
+				require.Len(t, taken(report), 3, "%+v", report)
+				require.True(t, report.RemovedLowerBound)
+				require.LessOrEqual(t, report.RemovedBytes, report.PlannedBytes)
+				require.Greater(t, report.RemovedBytes, report.PlannedBytes-1<<20)
+				require.Greater(t, report.RemovedBytes, planned)
+				sum := int64(0)
+				for _, entry := range report.Items {
+					sum += entry.RemovedBytes
+				}
+				require.Equal(t, report.RemovedBytes, sum, "told by item")
+				require.Equal(t, report, do(t, r, box.ReclaimRequest{PlanID: plan}))
+				r.Close()
+				again, err := reclaim.Open(root, killOptions(root))
+				require.NoError(t, err)
+				defer again.Close()
+				require.Equal(t, report, do(t, again, box.ReclaimRequest{PlanID: plan}))
+			})
+		}
+	}
+}
+
+// bigKillBox is killBox with a file of some MiB in each of what goes.
+func bigKillBox(t *testing.T) (root string, planned int64) {
+	t.Helper()
+	root, _ = killBox(t)
+	for i, place := range []string{cacheOf(0) + "/content-v2", mypyOf(0), nodeModules(0) + "/b"} {
+		put(t, root, place+"/big", strings.Repeat("x", (i+2)<<20))
+	}
+	return root, 8 << 20
 }
 
 // afterKill kills a child and looks at what it left, at once, after the start of

@@ -84,11 +84,22 @@ type repos struct {
 	err error
 	// more are answered for every work tree.
 	more []string
+	// asked are the directories that it was asked about by name.
+	asked [][]string
+	// hang makes a question by name last until nobody waits for the answer.
+	hang bool
 }
 
-func (g *repos) IgnoredDirs(_ context.Context, workTree string) ([]string, error) {
+func (g *repos) IgnoredDirs(ctx context.Context, workTree string, only ...string) ([]string, error) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
+	if len(only) > 0 {
+		g.asked = append(g.asked, only)
+		if g.hang {
+			<-ctx.Done()
+			return nil, ctx.Err()
+		}
+	}
 	text, err := os.ReadFile(filepath.Join(workTree, ".gitignore"))
 	if err != nil || g.err != nil {
 		return g.more, g.err

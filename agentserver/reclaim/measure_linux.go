@@ -181,7 +181,13 @@ type opened struct {
 	id   inode
 	name string
 	dirs []string // below it, still to be measured
+	bare byte     // which names of a bare repository are in it
 }
+
+// bareNames are those by which git takes a directory for a bare repository.
+var bareNames = map[string]byte{"HEAD": 1, "objects": 2, "refs": 4} //nolint:gochecknoglobals // a constant table
+
+const bareRepository = 1 | 2 | 4
 
 func (m *measuring) close() {
 	for _, l := range m.path {
@@ -227,6 +233,11 @@ func (m *measuring) meet(entry dirEntry) {
 	here := &m.path[len(m.path)-1]
 	if pattern, bad := m.look.mustStay(entry.name); bad {
 		m.out.stay = "holds " + pattern + ", which no cache holds"
+		return
+	}
+	// A clone without a working tree has no .git.
+	if here.bare |= bareNames[entry.name]; here.bare == bareRepository && m.look != lookNone {
+		m.out.stay = "holds a bare repository, which no cache holds: " + strings.TrimSuffix("./"+m.place(""), "/")
 		return
 	}
 	if m.tree.kindOf(here.fd, entry) == unix.DT_DIR {

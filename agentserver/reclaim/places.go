@@ -18,8 +18,9 @@ import (
 type Repos interface {
 	// IgnoredDirs lists the directories of the work tree at the absolute path
 	// workTree, relative to it and topmost only, in which everything is ignored
-	// and nothing is tracked. An error of any kind keeps all of it.
-	IgnoredDirs(ctx context.Context, workTree string) ([]string, error)
+	// and nothing is tracked. With some named in only, the answer need say nothing
+	// of others and comes quickly. An error of any kind keeps all of it.
+	IgnoredDirs(ctx context.Context, workTree string, only ...string) ([]string, error)
 }
 
 // homeDir is the box's own home, below the root.

@@ -29,6 +29,8 @@ type gathering struct {
 	unread []string
 	// unmeasured leaves sizes, and the search for what must never go, to others.
 	unmeasured bool
+	// needs is what needs what, once somebody has looked.
+	needs func(*placed) string
 }
 
 // plan selects what a pass would take. It changes nothing.
@@ -144,7 +146,7 @@ func (g *gathering) consider(ctx context.Context, rule *rule, place string) erro
 	entry := item{ReclaimItem: box.ReclaimItem{
 		Path: place, Rule: rule.id, Tier: rule.tier, ConversationID: g.place.Conversation, Native: rule.native,
 	}}
-	if i, twice := g.at[place]; twice {
+	if i, twice := g.at[place]; twice && (g.found[i].Evidence != "" || g.found[i].Rule == rule.id) {
 		// Of two layouts that know it, the one that forbids it counts.
 		g.found[i].Skipped = cmp.Or(g.found[i].Skipped, g.place.Busy)
 		return nil
@@ -166,7 +168,10 @@ func (g *gathering) consider(ctx context.Context, rule *rule, place string) erro
 		return nil
 	}
 	defer unix.Close(fd)
-	if entry.Evidence, entry.Skipped = g.r.evidence(rule, g.place, place, fd, names); entry.Skipped != "" {
+	var kept string
+	entry.Evidence, kept = g.r.evidence(rule, g.place, place, fd, names)
+	if entry.Evidence == "" {
+		entry.Skipped = kept
 		g.add(entry, nil)
 		return nil
 	}
@@ -179,7 +184,7 @@ func (g *gathering) consider(ctx context.Context, rule *rule, place string) erro
 	if err != nil {
 		return err
 	}
-	entry.Bytes, entry.LowerBound, entry.Skipped = sum.freed(), sum.lowerBound(), sum.stay
+	entry.Bytes, entry.LowerBound, entry.Skipped = sum.freed(), sum.lowerBound(), cmp.Or(kept, sum.stay)
 	for _, line := range sum.faults.lines() {
 		g.unread = append(g.unread, place+": "+line)
 	}
@@ -188,7 +193,7 @@ func (g *gathering) consider(ctx context.Context, rule *rule, place string) erro
 	case g.place.Busy != "":
 		entry.Skipped = g.place.Busy
 	default:
-		entry.Skipped = g.r.deepFault(ctx, rule, g.place, fd, names)
+		entry.Skipped = g.deepFault(ctx, rule, g.place, fd, names)
 	}
 	g.add(entry, sum)
 	return nil
@@ -206,10 +211,17 @@ func (g *gathering) weigh(ctx context.Context, fd int, names []dirEntry, how loo
 
 // deepFault looks for reasons to leave a recognised directory that are slow to
 // find.
-func (r *Reclaimer) deepFault(ctx context.Context, rule *rule, place *placed, fd int, names []dirEntry) string {
+func (g *gathering) deepFault(ctx context.Context, rule *rule, place *placed, fd int, names []dirEntry) string {
+	r := g.r
 	switch {
 	case rule.tier == box.TierRuntime:
-		return r.unsaved(ctx, place)
+		if why := r.unsaved(ctx, place); why != "" {
+			return why
+		}
+		if g.needs == nil {
+			g.needs = r.needs(ctx)
+		}
+		return g.needs(place)
 	case rule.id == mavenRule:
 		return r.tree.builtHere(ctx, fd, names, 0)
 	}
@@ -239,7 +251,35 @@ func (r *Reclaimer) unsaved(ctx context.Context, place *placed) string {
 	return ""
 }
 
+// needs looks once what cannot do without something elsewhere, and returns what
+// says so of a place.
+func (r *Reclaimer) needs(ctx context.Context) (of func(*placed) string) {
+	if r.opts.Needs == nil {
+		return func(*placed) string { return "" }
+	}
+	look, err := r.opts.Needs(ctx)
+	return func(place *placed) string {
+		if err != nil {
+			return "cannot tell whether something else in the box needs it: " + err.Error()
+		}
+		for _, top := range place.tops() {
+			if why := look(r.abs(top)); why != "" {
+				return "is needed: " + why
+			}
+		}
+		return ""
+	}
+}
+
+// add takes a directory; of two rules about one of that name, the one counts that
+// recognises it.
 func (g *gathering) add(entry item, sum *tally) {
+	if i, twice := g.at[entry.Path]; twice {
+		if entry.Evidence != "" {
+			g.found[i] = candidate{entry, sum}
+		}
+		return
+	}
 	g.at[entry.Path] = len(g.found)
 	g.found = append(g.found, candidate{entry, sum})
 }

@@ -37,6 +37,11 @@ type Options struct {
 	// nowhere else; empty when none is. It is asked before tier runtime takes it;
 	// nil means that nobody can tell, so that nothing of that tier is taken.
 	Unsaved func(ctx context.Context, workspace string) (string, error)
+	// Needs looks what in the box cannot do without something elsewhere; of then
+	// says in words what cannot do without a workspace, an absolute path, empty for
+	// nothing. It may take long, so it is asked before a conversation is held; nil
+	// means that nothing needs another's workspace.
+	Needs func(ctx context.Context) (of func(workspace string) string, err error)
 	// Catalogue says what is recognised; nil means the built-in table.
 	Catalogue *Catalogue
 	Budget    Budget
@@ -55,11 +60,15 @@ type Reclaimer struct {
 
 	pass sync.Mutex // held while a pass moves things
 
+	writing sync.Mutex // held while a plan is journaled, so that what is newer is written later
+
 	mu     sync.Mutex
 	plans  map[string]*record
-	busy   map[string]chan struct{} // trash entries that are being deleted now
-	owned  map[string]bool          // trash entries that a pass looks through, deletes and counts
-	warned bool                     // that the box is over its budget and nothing is left to shed
+	busy   map[string]*deletion // by trash entry
+	owned  map[string]*record   // trash entries that the pass of a plan looks through, deletes and counts
+	cutOff []string             // ids of plans whose Remover an earlier process left with something in the trash
+	noted  time.Time            // when progress was journaled last
+	warned bool                 // that the box is over its budget and nothing is left to shed
 	// sweeping says that a goroutine looks after the trash; again wakes it early.
 	sweeping bool
 	again    chan struct{}
@@ -120,10 +129,11 @@ func Open(root string, opts Options) (*Reclaimer, error) {
 	stopped, stop := context.WithCancel(context.Background()) //nolint:forbidigo // deletions outlive the request that began them; Close ends them
 	r := &Reclaimer{
 		root: root, opts: opts, tree: tree,
-		plans: map[string]*record{}, busy: map[string]chan struct{}{}, owned: map[string]bool{}, again: make(chan struct{}, 1),
+		plans: map[string]*record{}, busy: map[string]*deletion{}, owned: map[string]*record{}, again: make(chan struct{}, 1),
 		stop: stop, stopped: stopped,
 	}
 	r.keepReserve()
+	r.cutOff = r.underWay()
 	r.working.Go(r.sweep)
 	return r, nil
 }

@@ -17,7 +17,7 @@ import (
 )
 
 // evidence returns how the open directory was recognised as what the rule says,
-// or the reason to leave it. It reads this directory, and the one it is in, and
+// and the reason to leave it; both of one that is recognised and kept. It reads this directory, and the one it is in, and
 // no deeper, since it is asked again while the conversation is held.
 func (r *Reclaimer) evidence(rule *rule, owner *placed, place string, fd int, names []dirEntry) (evidence, why string) {
 	if rule.tier == box.TierRuntime {
@@ -30,7 +30,7 @@ func (r *Reclaimer) evidence(rule *rule, owner *placed, place string, fd int, na
 	evidence, why = r.tree.recognise(rule, place, fd, names)
 	switch {
 	case why != "":
-		return "", why
+		return evidence, why
 	case rule.id == "uv" && r.uvLinks(owner.Home):
 		return "", "uv is set to link packages from its cache into environments"
 	}
@@ -52,8 +52,8 @@ func (t *tree) recognise(rule *rule, place string, fd int, names []dirEntry) (ev
 		found.beside = plain(beside)
 	}
 	evidence, why = rule.judge(found)
-	if why == "" && rule.keep != "" {
-		return "", rule.keep
+	if why == "" {
+		why = rule.keep
 	}
 	return evidence, why
 }

@@ -56,7 +56,7 @@ type rule struct {
 	// native is the command by which the tool itself shrinks or clears it. It is
 	// shown and never run, see docs/adr/0011-what-may-go.md.
 	native string
-	// keep, when set, is the reason why it is listed and never taken.
+	// keep, when set, is the reason why it is measured, listed and never taken.
 	keep string
 }
 
@@ -253,9 +253,14 @@ func (c *Catalogue) rule(id string) *rule {
 // recognised by its layout alone.
 var runtimeRule = rule{id: "runtime", tier: box.TierRuntime, look: lookNone} //nolint:gochecknoglobals // a constant
 
-// gitRule is what a workspace is listed under of which git does not say what is
-// ignored.
-const gitRule = "git"
+const (
+	// gitRule is what a workspace is listed under of which git does not say what is
+	// ignored.
+	gitRule = "git"
+	// ObjectsRule is what the objects of a repository are listed under that are worth
+	// a "git gc". They are never taken.
+	ObjectsRule = "git-objects"
+)
 
 // level orders the tiers; a deeper one includes the ones before it.
 func level(tier box.Tier) int {

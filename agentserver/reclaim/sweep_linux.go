@@ -4,7 +4,6 @@ import (
 	"errors"
 	"fmt"
 	"path"
-	"regexp"
 	"strconv"
 	"strings"
 	"time"
@@ -77,6 +76,7 @@ func (r *Reclaimer) resume(told map[string]string) (left bool) {
 		return false
 	}
 	held := heldOpen()
+	defer r.noteProgress(true)
 	for _, entry := range names {
 		if r.stopped.Err() != nil {
 			return true
@@ -127,8 +127,6 @@ func (r *Reclaimer) leftOver() (names []dirEntry, users map[string]string, err e
 	users, err = r.users(nil)
 	return names, users, err
 }
-
-var entryForm = regexp.MustCompile(`^([0-9a-f]{32})-([0-9]+)$`)
 
 // returnStranger puts back what a pass moved by name and what is not what it
 // had chosen, or what must stay; it would have done so itself, had the process

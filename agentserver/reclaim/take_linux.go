@@ -6,6 +6,7 @@ import (
 	"path"
 	"slices"
 	"strings"
+	"time"
 
 	"golang.org/x/sys/unix"
 
@@ -62,6 +63,10 @@ func (r *Reclaimer) gone(place string) bool {
 	return errors.Is(err, unix.ENOENT)
 }
 
+// heldBound is how long git may take while a conversation is held; what it has not
+// said by then stays.
+const heldBound = 2 * time.Second
+
 // take moves what is still as it was planned into the trash, while the
 // conversation is held, and puts back what turns out to be used.
 func (r *Reclaimer) take(ctx context.Context, p *party) {
@@ -70,10 +75,12 @@ func (r *Reclaimer) take(ctx context.Context, p *party) {
 		return
 	}
 	// What is slow comes before the hold.
-	r.stillIgnored(ctx, p.place, p.open())
+	ignored := r.stillIgnored(ctx, p.place, p.open(), nil)
 	for _, entry := range p.open() {
 		if entry.Tier == box.TierRuntime {
-			entry.Skipped = r.unsaved(ctx, p.place)
+			if entry.Skipped = r.unsaved(ctx, p.place); entry.Skipped == "" {
+				entry.Skipped = r.needs(ctx)(p.place)
+			}
 		}
 	}
 	switch {
@@ -95,6 +102,10 @@ func (r *Reclaimer) take(ctx context.Context, p *party) {
 			return
 		}
 		r.step("held")
+		// Somebody may have added what is in it to the index since.
+		asking, enough := context.WithTimeout(ctx, heldBound)
+		r.stillIgnored(asking, p.place, p.open(), ignored)
+		enough()
 		r.move(ctx, p)
 		release()
 	}

@@ -22,34 +22,39 @@ const maxPasses = 64
 
 // removal is what became of one trash entry.
 type removal struct {
-	bytes  int64 // of what was unlinked as its last link
-	held   int64 // of these, what a process has open under a name that was deleted before
+	held   int64 // bytes that a process has open under a name that was deleted before
 	left   int
 	faults []string
 }
 
-// discard deletes one trash entry, or waits for whoever deletes it already.
-// held are files that are open without a name.
+// discard deletes one trash entry, or waits for whoever deletes it already, and
+// counts for the plan that moved it there. held are files that are open without a
+// name.
 func (r *Reclaimer) discard(name string, held map[inode]bool, out *removal) {
+	d := deleter{tree: r.tree, ctx: r.stopped, held: held, offers: make(chan task)}
+	one := &deletion{ended: make(chan struct{}), soFar: d.soFar}
+	one.plan, one.item = r.planOf(name)
 	r.mu.Lock()
 	if other := r.busy[name]; other != nil {
 		r.mu.Unlock()
 		select {
-		case <-other:
+		case <-other.ended:
 		case <-r.stopped.Done():
 		}
 		return
 	}
-	finished := make(chan struct{})
-	r.busy[name] = finished
+	r.busy[name] = one
 	r.mu.Unlock()
+	enough := r.noting()
 	defer func() {
+		enough()
+		r.noteProgress(false)
 		r.mu.Lock()
+		one.count()
 		delete(r.busy, name)
 		r.mu.Unlock()
-		close(finished)
+		close(one.ended)
 	}()
-	d := deleter{tree: r.tree, ctx: r.stopped, held: held, offers: make(chan task)}
 	trash, err := r.tree.openTrash()
 	if err != nil {
 		d.faults.add("open", trashName, err)
@@ -58,18 +63,18 @@ func (r *Reclaimer) discard(name string, held map[inode]bool, out *removal) {
 		d.run(name)
 		unix.Close(trash)
 	}
-	out.bytes, out.held, out.left = d.bytes, d.heldBytes, d.faults.total
+	out.held, out.left = d.heldBytes, d.faults.total
 	out.faults = d.faults.lines()
 }
 
-// own says that a pass looks through these entries, deletes them and counts what
-// they free, so that the sweep, which counts for nobody, leaves them to it.
-func (r *Reclaimer) own(taken []trashed, on bool) {
+// own says that the pass of a plan looks through these entries, deletes them and
+// counts what they free, so that the sweep leaves them to it.
+func (r *Reclaimer) own(plan *record, taken []trashed, on bool) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	for _, t := range taken {
 		if on {
-			r.owned[t.name] = true
+			r.owned[t.name] = plan
 		} else {
 			delete(r.owned, t.name)
 		}
@@ -79,7 +84,7 @@ func (r *Reclaimer) own(taken []trashed, on bool) {
 func (r *Reclaimer) owns(name string) bool {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	return r.owned[name]
+	return r.owned[name] != nil
 }
 
 // deleter removes one tree with two workers, each in a directory of its own:
@@ -96,6 +101,13 @@ type deleter struct {
 	bytes, heldBytes int64
 	faults           faults
 	movedUp          []movedUp
+}
+
+// soFar is how many bytes came free until now.
+func (d *deleter) soFar() int64 {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	return d.bytes
 }
 
 // dir is an open directory that is being emptied.

@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"path"
 	"path/filepath"
+	"slices"
 	"strings"
 
 	"golang.org/x/sys/unix"
@@ -28,6 +29,9 @@ func (g *gathering) workspace(ctx context.Context, workspace string) error {
 		return nil
 	}
 	for _, repo := range repos {
+		if err := g.objects(ctx, repo); err != nil {
+			return err
+		}
 		dirs, err := g.r.ignored(ctx, repo)
 		if err != nil {
 			g.leave(repo, err.Error())
@@ -102,12 +106,13 @@ func (r *Reclaimer) checkouts(workspace string) ([]string, error) {
 	return out, nil
 }
 
-// ignored asks git about a work tree. Whatever is wrong keeps all of it.
-func (r *Reclaimer) ignored(ctx context.Context, repo string) ([]string, error) {
+// ignored asks git about a work tree, or about some directories of it alone.
+// Whatever is wrong keeps all of it.
+func (r *Reclaimer) ignored(ctx context.Context, repo string, only ...string) ([]string, error) {
 	if r.opts.Repos == nil {
 		return nil, errors.New("git is not there to ask what in it can be made again")
 	}
-	dirs, err := r.opts.Repos.IgnoredDirs(ctx, r.abs(repo))
+	dirs, err := r.opts.Repos.IgnoredDirs(ctx, r.abs(repo), only...)
 	if err != nil {
 		return nil, fmt.Errorf("git does not say what in it can be made again: %w", err)
 	}
@@ -119,41 +124,50 @@ func (r *Reclaimer) ignored(ctx context.Context, repo string) ([]string, error) 
 	return dirs, nil
 }
 
+// ignoring are directories that git ignores, by their repository.
+type ignoring map[string][]string
+
 // stillIgnored asks git again about items of one conversation, and gives the
-// ones that it does not ignore any more their reason.
-func (r *Reclaimer) stillIgnored(ctx context.Context, place *placed, items []*item) {
-	answers := map[string][]string{}
+// ones that it does not ignore any more their reason. It returns the directories
+// that git named for the others: asked with these, it asks about them alone, which
+// is quick enough while the conversation is held.
+func (r *Reclaimer) stillIgnored(ctx context.Context, place *placed, items []*item, named ignoring) ignoring {
+	answers, out := ignoring{}, ignoring{}
 	for _, entry := range items {
 		rule := place.rule(r.opts.Catalogue, entry)
 		if rule == nil || rule.in != inWorkspace {
 			continue
 		}
-		workspace := place.workspaceOf(entry.Path)
-		repos, err := r.checkouts(workspace)
+		repos, err := r.checkouts(place.workspaceOf(entry.Path))
 		if err != nil {
 			entry.Skipped = refusal(err)
 			continue
 		}
-		found := false
-		for _, repo := range repos {
-			if !strings.HasPrefix(entry.Path, repo+"/") {
+		// The innermost one tracks it or not; what is around may ignore all of that.
+		repo := ""
+		for _, one := range repos {
+			if strings.HasPrefix(entry.Path, one+"/") && len(one) > len(repo) {
+				repo = one
+			}
+		}
+		dirs, asked := answers[repo]
+		if repo != "" && !asked {
+			if dirs, err = r.ignored(ctx, repo, named[repo]...); err != nil {
+				entry.Skipped = err.Error()
 				continue
 			}
-			dirs, asked := answers[repo]
-			if !asked {
-				if dirs, err = r.ignored(ctx, repo); err != nil {
-					entry.Skipped = err.Error()
-					break
-				}
-				answers[repo] = dirs
-			}
-			for _, dir := range dirs {
-				at := path.Join(repo, dir)
-				found = found || entry.Path == at || strings.HasPrefix(entry.Path, at+"/")
-			}
+			answers[repo] = dirs
 		}
-		if entry.Skipped == "" && !found {
+		at := slices.IndexFunc(dirs, func(dir string) bool {
+			at := path.Join(repo, dir)
+			return entry.Path == at || strings.HasPrefix(entry.Path, at+"/")
+		})
+		switch {
+		case at < 0:
 			entry.Skipped = "changed since the plan: git does not ignore it any more, or tracks something in it"
+		case !slices.Contains(out[repo], dirs[at]):
+			out[repo] = append(out[repo], dirs[at])
 		}
 	}
+	return out
 }

@@ -83,6 +83,30 @@ func TestDirectoriesOfAWorkspaceAreRecognisedBySigns(t *testing.T) {
 		"a cache in packages that stay": {
 			[]string{"package.json", "node_modules/.cache/babel/a", "node_modules/b/index.js"}, 1, "node_modules", "node-cache", "node_modules/.cache", box.TierCaches,
 		},
+		"a cache of gradle in a project": {
+			[]string{".gradle/checksums/a", "build.gradle.kts"}, 2, ".gradle", "gradle-project", "", box.TierCaches,
+		},
+		"the cache of zig": {[]string{".zig-cache/h/a", ".zig-cache/o/a", "build.zig"}, 3, ".zig-cache", "zig", "", box.TierCaches},
+		"packages of elm":  {[]string{"elm-stuff/0.19.1/a", "elm.json"}, 2, "elm-stuff", "elm", "", box.TierCaches},
+		"packages of pdm": {
+			[]string{"__pypackages__/3.12/lib/a", "pdm.lock"}, 2, "__pypackages__", "pypackages", "", box.TierDependencies,
+		},
+		"build output of stack": {[]string{".stack-work/dist/a", "stack.yaml"}, 2, ".stack-work", "stack", "", box.TierDependencies},
+		"build output of cabal": {[]string{"dist-newstyle/cache/plan.json", "a.cabal"}, 2, "dist-newstyle", "cabal", "", box.TierDependencies},
+		"packages of composer": {
+			[]string{"vendor/autoload.php", "vendor/composer/installed.json", "composer.json", "composer.lock"},
+			4, "vendor", "composer-vendor", "", box.TierDependencies,
+		},
+		"packages of bundler, not what else is beside them": {
+			[]string{"vendor/bundle/ruby/a", "Gemfile", "Gemfile.lock", "vendor/javascript/a.js"}, 3, "vendor/bundle", "bundler", "", box.TierDependencies,
+		},
+		"packages of mix": {[]string{"deps/jason/.hex", "mix.exs", "mix.lock"}, 3, "deps", "mix-deps", "", box.TierDependencies},
+		"packages of cocoapods": {
+			[]string{"Pods/Manifest.lock", "Podfile", "Podfile.lock"}, 3, "Pods", "cocoapods", "", box.TierDependencies,
+		},
+		"packages of dart": {
+			[]string{".dart_tool/package_config.json", "pubspec.yaml", "pubspec.lock"}, 3, ".dart_tool", "dart", "", box.TierDependencies,
+		},
 		"compiled python": {
 			[]string{"pkg/__pycache__/a.cpython-312.pyc"}, 1, "pkg/__pycache__", "pycache", "", box.TierCaches,
 		},

@@ -144,6 +144,17 @@ func TestIgnoredDirsAreThoseThatGitIgnoresAsAWhole(t *testing.T) {
 	require.NoError(t, err)
 	require.Equal(t, []string{".venv", "new\nline/node_modules", "node_modules", "pkg/node_modules"},
 		dirs, "no link, nothing with a tracked file inside, no directory with other things inside")
+	some, err := newGit(t).IgnoredDirs(t.Context(), dir, "pkg/node_modules", "build", ".venv", "mixed", "sub", "gone", "linked", "new\nline/node_modules")
+	require.NoError(t, err)
+	require.Equal(t, []string{".venv", "new\nline/node_modules", "pkg/node_modules"}, some, "asked by name, the same of these")
+	many := make([]string, 1000)
+	for i := range many {
+		many[i] = ".venv"
+	}
+	some, err = newGit(t).IgnoredDirs(t.Context(), dir, many...)
+	require.NoError(t, err)
+	require.Subset(t, dirs, some)
+	require.Contains(t, some, ".venv", "however many are named")
 	_, err = newGit(t).IgnoredDirs(t.Context(), filepath.Join(dir, "sub"))
 	require.Error(t, err, "a directory that is no working tree has no answer")
 }

@@ -133,6 +133,17 @@ func TestWhichConversationIsDue(t *testing.T) {
 		"work that cannot be judged keeps it": {func(s *setting) {
 			s.opts.Unsaved = func(context.Context, string) (string, error) { return "", errors.New("no git") }
 		}, false, "cannot tell whether it holds unsaved work"},
+		"a workspace that another cannot do without keeps it": {func(s *setting) {
+			s.opts.Needs = func(context.Context) (func(string) string, error) {
+				return func(dir string) string { return filepath.Base(dir) + " lends objects" }, nil
+			}
+		}, false, "is needed: app lends objects"},
+		"nobody can tell what another needs": {func(s *setting) {
+			s.opts.Needs = func(context.Context) (func(string) string, error) { return nil, errors.New("not read") }
+		}, false, "cannot tell whether something else in the box needs it: not read"},
+		"nothing else needs it": {func(s *setting) {
+			s.opts.Needs = func(context.Context) (func(string) string, error) { return func(string) string { return "" }, nil }
+		}, true, ""},
 		"work that nobody judges keeps it": {func(s *setting) { s.opts.Unsaved = nil }, false, "nothing tells whether it holds unsaved work"},
 		"one that is used while its work is judged stays": {func(s *setting) {
 			s.opts.Unsaved = func(context.Context, string) (string, error) {

@@ -55,7 +55,7 @@ func assemble(set settings, env func(string) string, log *slog.Logger) (*insides
 		in.layouts = append(in.layouts, in.worktrees)
 	}
 	opts := reclaim.Options{
-		Env: env, Log: log, Catalogue: set.catalogue, Budget: set.budget, Layouts: in.layouts, Unsaved: in.unsaved,
+		Env: env, Log: log, Catalogue: set.catalogue, Budget: set.budget, Layouts: in.layouts, Unsaved: in.unsaved, Needs: in.needs,
 	}
 	if in.git != nil {
 		opts.Repos = in.git
@@ -77,7 +77,7 @@ func (in *insides) newWorktrees(lock *idlelock.Locker, write ondisk.Writer) (*wo
 		return nil, fmt.Errorf("make %s: %w", rescueDir, err)
 	}
 	return worktree.New(in.root, write, worktree.Options{
-		Git: in.git, Rescue: filepath.Join(in.root, rescueDir), Lock: lock, Recreatable: in.recreatable,
+		Git: in.git, Rescue: filepath.Join(in.root, rescueDir), Lock: lock, Recreatable: in.recreatable, Needs: in.needs,
 	})
 }
 
@@ -133,6 +133,23 @@ func (in *insides) unsaved(ctx context.Context, dir string) (string, error) {
 		}
 	}
 	return "", nil
+}
+
+// needs looks which repositories in the workspaces of the box cannot do without
+// what lies elsewhere; of says which cannot do without what lies in dir, an
+// absolute path.
+func (in *insides) needs(ctx context.Context) (of func(dir string) string, err error) {
+	all := workspace.Options{Root: in.root, Dirs: []string{workspaceDir, worktreesDir, ondisk.DataDir}}
+	found, err := workspace.New(all).Needs(ctx)
+	if err != nil {
+		return nil, err
+	}
+	return func(dir string) string {
+		if below, err := filepath.EvalSymlinks(dir); err == nil {
+			dir = below
+		}
+		return found(dir)
+	}, nil
 }
 
 // needed says which worktree outside of dir would lose its repository, which is at

@@ -73,6 +73,10 @@ func newChart(list []stored, found *reclaim.Selection) chart {
 		if one.Evidence == "" || one.Tier == box.TierRuntime {
 			continue
 		}
+		if one.Rule == reclaim.ObjectsRule { // work, and no cache
+			add(one.Path, scan.Place{}, about{kind: kindWorkspace, conversation: one.ConversationID, item: i})
+			continue
+		}
 		for len(outer) > 0 && !belowDir(outer[len(outer)-1].Path, one.Path) {
 			outer = outer[:len(outer)-1]
 		}
@@ -92,18 +96,12 @@ type sums struct {
 	*charted
 	result *scan.Result
 	items  []box.ReclaimItem
-	label  map[int]int // by item
 }
 
 func newSums(found *charted, result *scan.Result) *sums {
-	s := &sums{charted: found, result: result, label: map[int]int{}}
+	s := &sums{charted: found, result: result}
 	if result.Sizes == nil { // nothing was measured
 		s.charted = &charted{Selection: found.Selection}
-	}
-	for label, what := range s.about {
-		if what.kind == kindItem {
-			s.label[what.item] = label
-		}
 	}
 	for i := range found.Items {
 		s.items = append(s.items, found.Items[i].ReclaimItem)

@@ -1,10 +1,25 @@
 package server
 
 import (
+	"log/slog"
 	"time"
 
+	"github.com/openhands/boxkeeper/agentserver/reclaim"
 	"github.com/openhands/boxkeeper/agentserver/scan"
 )
+
+// Assemble makes what is missing of a box and opens what frees its space, as boxd
+// does.
+func Assemble(root string) (*reclaim.Reclaimer, error) {
+	if err := makeLayout(root); err != nil {
+		return nil, err
+	}
+	in, err := assemble(settings{root: root}, func(string) string { return "" }, slog.New(slog.DiscardHandler))
+	if err != nil {
+		return nil, err
+	}
+	return in.reclaimer, nil
+}
 
 // SettleStorage makes the storage status take everything on the disk for left
 // alone for long, and bounds each part of it.

@@ -84,7 +84,7 @@ func socketTemps(set settings) []string {
 func newKeeping(set settings, in *insides, log *slog.Logger) *Keeping {
 	rules := retention.NewRules(set.root, in.reclaimer.WriteFile)
 	opts := retention.Options{
-		Layouts: in.layouts, DefaultDays: set.retention.days, Unsaved: in.unsaved, Log: log,
+		Layouts: in.layouts, DefaultDays: set.retention.days, Unsaved: in.unsaved, Needs: in.needs, Log: log,
 		Take: func(ctx context.Context, conversation string) error {
 			report, err := in.reclaimer.Do(ctx, box.ReclaimRequest{Tiers: []box.Tier{box.TierRuntime}, ConversationIDs: []string{conversation}})
 			if err != nil {

@@ -57,7 +57,7 @@ func (*fakeLayout) Archive(context.Context, string) error                { retur
 // ignoring answers for git: node_modules is ignored everywhere.
 type ignoring struct{}
 
-func (ignoring) IgnoredDirs(_ context.Context, workTree string) ([]string, error) {
+func (ignoring) IgnoredDirs(_ context.Context, workTree string, _ ...string) ([]string, error) {
 	found, err := filepath.Glob(filepath.Join(workTree, "node_modules"))
 	for i := range found {
 		found[i] = filepath.Base(found[i])

@@ -78,15 +78,20 @@ func walk(ctx context.Context, tree *reclaim.Beneath, place string, v visitor) e
 	return visit(tree.Fd(), place, place, 0)
 }
 
+const (
+	whyMounted   = "another filesystem is mounted there"
+	whyForbidden = "may not be read"
+)
+
 // reason says in words why something could not be opened.
 func reason(err error) string {
 	switch {
 	case errors.Is(err, unix.EXDEV):
-		return "another filesystem is mounted there"
+		return whyMounted
 	case errors.Is(err, unix.ELOOP), errors.Is(err, unix.ENOTDIR):
 		return "was replaced by a link or a file"
 	case errors.Is(err, unix.EACCES), errors.Is(err, unix.EPERM):
-		return "may not be read"
+		return whyForbidden
 	}
 	return fmt.Sprintf("could not be read: %s", err)
 }

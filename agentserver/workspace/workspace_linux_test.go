@@ -17,6 +17,14 @@ import (
 
 func do(t *testing.T, dir string, args ...string) string {
 	t.Helper()
+	out, err := try(t, dir, args...)
+	require.NoError(t, err, "git %s: %s", strings.Join(args, " "), out)
+	return out
+}
+
+// try runs git where it may fail.
+func try(t *testing.T, dir string, args ...string) (string, error) {
+	t.Helper()
 	cmd := exec.CommandContext(t.Context(), "git", args...)
 	cmd.Dir = dir
 	cmd.Env = []string{
@@ -25,8 +33,7 @@ func do(t *testing.T, dir string, args ...string) string {
 		"GIT_AUTHOR_DATE=2026-01-01T00:00:00Z", "GIT_COMMITTER_DATE=2026-01-01T00:00:00Z",
 	}
 	out, err := cmd.CombinedOutput()
-	require.NoError(t, err, "git %s: %s", strings.Join(args, " "), out)
-	return strings.TrimSpace(string(out))
+	return strings.TrimSpace(string(out)), err
 }
 
 func write(t *testing.T, file, content string) {

@@ -16,5 +16,8 @@ func unsupported() error {
 // Unsaved is not offered here.
 func (*Workspace) Unsaved(context.Context) (box.Unsaved, error) { return box.Unsaved{}, unsupported() }
 
+// Needs is not offered here.
+func (*Workspace) Needs(context.Context) (func(dir string) string, error) { return nil, unsupported() }
+
 // Export is not offered here.
 func (*Workspace) Export(context.Context, io.Writer) error { return unsupported() }

@@ -110,6 +110,8 @@ func (s *session) reclaimText(p *page, workspace string, r box.ReclaimReport) {
 		p.linef("There is nothing to free.")
 	case r.Pending:
 		p.linef("%s were moved aside and are being deleted.", size(r.PlannedBytes))
+	case r.RemovedLowerBound:
+		p.linef("At least %s were deleted, by a boxd that was ended in the middle; the disk has %s more free.", size(r.RemovedBytes), size(r.FreedBytes))
 	default:
 		p.linef("%s were deleted; the disk has %s more free.", size(r.RemovedBytes), size(r.FreedBytes))
 	}
@@ -140,6 +142,9 @@ func (a *Shared) exportCommand() *cobra.Command {
 			p.linef("Exported and read back: %s, %s, %s.", plural(receipt.Conversations, "conversation"), plural(receipt.Events, "event"), size(receipt.Bytes))
 			if text := archiveText(receipt.Archive); text != "" {
 				p.linef("The workspace: %s.", text)
+			}
+			if text := a.secretsText(given[0], receipt.Secrets); text != "" {
+				p.linef("In it: %s.", text)
 			}
 			p.facts([2]string{"sha256", receipt.SHA256}, [2]string{"manifest", receipt.Key}, [2]string{"read it", s.command("history", given[0])})
 		})

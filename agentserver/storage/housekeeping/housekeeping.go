@@ -26,6 +26,10 @@ const (
 	ruleWorktree = "orphan-worktree"
 )
 
+// inHistory is why the records of bash commands that an agent-server keeps with a
+// conversation are never removed.
+const inHistory = "is part of the conversation's history, which stays; it goes when the conversation is deleted"
+
 // The directories of a box that are looked at.
 const (
 	bashDir = "bash_events"
@@ -79,7 +83,7 @@ func (k *Keeper) each(ctx context.Context, take bool) ([]box.ReclaimItem, error)
 	}
 	defer root.Close()
 	var out []box.ReclaimItem
-	for _, find := range []func(context.Context, *os.Root, bool) ([]box.ReclaimItem, error){k.bash, k.packed, k.tmux, k.worktrees} {
+	for _, find := range []func(context.Context, *os.Root, bool) ([]box.ReclaimItem, error){k.bash, k.scoped, k.packed, k.tmux, k.worktrees} {
 		found, err := find(ctx, root, take)
 		if err != nil {
 			return out, err
@@ -166,6 +170,30 @@ func (k *Keeper) bash(ctx context.Context, root *os.Root, take bool) ([]box.Recl
 	}
 	out.Evidence = fmt.Sprintf("%d records of commands, older than %s", count, k.opts.BashEvents)
 	return []box.ReclaimItem{out}, nil
+}
+
+// scoped lists the records of bash commands that are kept with a conversation.
+// They stay, whatever their age.
+func (*Keeper) scoped(_ context.Context, root *os.Root, _ bool) ([]box.ReclaimItem, error) {
+	entries, err := storage.List(root, storage.ConversationsDir)
+	if err != nil {
+		return nil, unreadable(storage.ConversationsDir, err)
+	}
+	var out []box.ReclaimItem
+	for _, entry := range entries {
+		if !storage.IsID(entry.Name()) || !entry.IsDir() {
+			continue
+		}
+		one := item(ruleBash, path.Join(storage.ConversationsDir, entry.Name(), bashDir))
+		one.ConversationID, one.Skipped = entry.Name(), inHistory
+		if there, err := storage.IsDir(root, one.Path); err != nil {
+			one.Skipped = "cannot be read: " + err.Error()
+		} else if !there {
+			continue
+		}
+		out = append(out, one)
+	}
+	return out, nil
 }
 
 // packed finds histories that were packed for a download which broke off: the

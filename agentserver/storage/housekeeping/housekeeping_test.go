@@ -287,3 +287,30 @@ func TestWorktreesWithoutAConversationAreListedAndStay(t *testing.T) {
 	require.NoError(t, os.Symlink(t.TempDir(), filepath.Join(root, "worktrees")))
 	require.Empty(t, both(t, housekeeping.New(root, housekeeping.Options{Users: nobody})))
 }
+
+// Newer agent-servers keep the records of a conversation's commands with it: they
+// are its history, and the answer says so.
+func TestRecordsInAConversationAreItsHistoryAndStay(t *testing.T) {
+	t.Parallel()
+	const day = 24 * time.Hour
+	root := newBox(t)
+	_, err := agentservertest.WriteConversation(filepath.Join(root, "conversations"), agentservertest.Conversation{ID: id})
+	require.NoError(t, err)
+	other := strings.Repeat("e", 32)
+	_, err = agentservertest.WriteConversation(filepath.Join(root, "conversations"), agentservertest.Conversation{ID: other})
+	require.NoError(t, err)
+	require.Empty(t, both(t, housekeeping.New(root, housekeeping.Options{Users: nobody, BashEvents: day})))
+	scoped := "conversations/" + id + "/bash_events"
+	record := filepath.Join(root, scoped, stamp(100*day)+"_BashCommand_"+strings.Repeat("1", 32))
+	require.NoError(t, os.Mkdir(filepath.Join(root, scoped), 0o700))
+	put(t, record, 100*day)
+	// A link is nobody's records.
+	require.NoError(t, os.Symlink(filepath.Join(root, scoped), filepath.Join(root, "conversations", other, "bash_events")))
+	for _, age := range []time.Duration{0, day} {
+		items := both(t, housekeeping.New(root, housekeeping.Options{Users: nobody, BashEvents: age}))
+		require.Len(t, items, 1)
+		require.Equal(t, id, items[scoped].ConversationID)
+		require.Contains(t, items[scoped].Skipped, "history")
+		require.FileExists(t, record)
+	}
+}

@@ -361,7 +361,8 @@ func (l *Layout) Hold(ctx context.Context, conversation string) (release func(),
 }
 
 // Archive writes the marker of one conversation; the others of its directory
-// stay as they are. It may be repeated.
+// stay as they are. It may be repeated. An id without a conversation is
+// ClassNotFound; one that can't be looked at is another error.
 func (l *Layout) Archive(_ context.Context, conversation string) error {
 	root, err := os.OpenRoot(l.root)
 	if err != nil {
@@ -372,8 +373,14 @@ func (l *Layout) Archive(_ context.Context, conversation string) error {
 	if err != nil || was {
 		return err
 	}
-	if there, err := storage.Exists(root, conversation); err != nil || !there || !storage.IsID(conversation) {
-		return errors.Join(&box.Error{Class: box.ClassNotFound, Field: "conversation", Message: "no conversation has this id"}, err)
+	there := false
+	if storage.IsID(conversation) {
+		if there, err = storage.Exists(root, conversation); err != nil {
+			return fmt.Errorf("look for the conversation: %w", err)
+		}
+	}
+	if !there {
+		return &box.Error{Class: box.ClassNotFound, Field: "conversation", Message: "no conversation has this id"}
 	}
 	return storage.Archive(root, conversation, l.write)
 }

@@ -75,6 +75,16 @@ func (l *Layout) judge(ctx context.Context, place string) verdict {
 	for _, other := range found.Repositories[1:] {
 		v.note(place, other, false)
 	}
+	// What the worktree itself shows is in its repository, which stays.
+	if len(found.Repositories) > 1 && l.opts.Needs != nil {
+		of, err := l.opts.Needs(ctx)
+		if err != nil {
+			return doubt("cannot tell whether something else in the box needs what is in it: %s", err)
+		}
+		if why := of(at); why != "" {
+			return doubt("is needed: %s", why)
+		}
+	}
 	return v
 }
 
