@@ -24,7 +24,7 @@ const (
 	exitUnavailable = 5 // no Temporal, no worker, or no export store
 	exitTimeout     = 6 // no answer in time: the outcome is unknown
 	exitOtherState  = 7 // --wait ended in another state than the one waited for
-	exitRemembered  = 8 // answered from the ledger: the engine does not answer
+	exitRemembered  = 8 // answered from the ledger: no workflow or no worker answers
 )
 
 const exitCodeHelp = `Exit codes:

@@ -199,7 +199,7 @@ func (a *Shared) histories(c *cobra.Command, store *exports.Store, where, worksp
 	damage = errors.Join(found, damage, broken)
 	if len(out.Conversations) == 0 && files == nil && damage == nil && !closed {
 		if entries, err := store.Ledger(ctx, workspace); err == nil && len(entries) == 0 {
-			return box.Errorf(box.ClassNotFound, "the export store %s has nothing of workspace %s; look at the id, and at which store the workers use", where, workspace)
+			return nothingOf(workspace, where)
 		}
 	}
 	for _, e := range out.Conversations {
@@ -214,6 +214,11 @@ func (a *Shared) histories(c *cobra.Command, store *exports.Store, where, worksp
 		return damagedStore(where, damage)
 	}
 	return nil
+}
+
+// nothingOf says that a store has no export and no ledger of a workspace.
+func nothingOf(workspace, where string) error {
+	return box.Errorf(box.ClassNotFound, "the export store %s has nothing of workspace %s; look at the id, and at which store the workers use", where, workspace)
 }
 
 func damagedStore(where string, damage error) error {
