@@ -141,8 +141,10 @@ func (q *historyQuery) read(c *cobra.Command, given []string) error {
 		return box.Invalidf("from", "and --count choose what is shown, not files")
 	case q.files && extracts:
 		return box.Invalidf("files", "lists and --extract writes; use one of them")
-	case q.from < 0 || q.count < 0:
-		return box.Invalidf("from", "and --count are numbers from 0 on")
+	case q.from < 0:
+		return box.Invalidf("from", "is the number of an event, from 0 on")
+	case flags.Changed("count") && q.count < 1:
+		return box.Invalidf("count", "is how many events are shown, from 1 on; leave it out for all")
 	}
 	return nil
 }
@@ -267,6 +269,9 @@ func (a *Shared) conversation(c *cobra.Command, store *exports.Store, where stri
 		return err
 	}
 	defer from.Close() //nolint:errcheck // only read
+	if events := from.History.Events; want.from > 0 && want.from >= events {
+		note(c, "--from %d is beyond the end: the conversation has %s, and the first is number 0", want.from, plural(events, "event"))
+	}
 	switch {
 	case want.files:
 		err = a.files(c, from)

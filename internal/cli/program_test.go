@@ -113,6 +113,15 @@ func TestAnotherProgramTakesTheCommandsOver(t *testing.T) {
 	assert.True(t, strings.HasPrefix(stdout.String(), "other "), stdout.String())
 }
 
+func TestAWrongValueNamesItsFlag(t *testing.T) {
+	t.Parallel()
+	got := runWith(t, newFake(), "box", "list", "--limit", "abc")
+	assert.Equal(t, 2, got.code)
+	assert.Contains(t, got.stderr, "--limit")
+	assert.Contains(t, got.stderr, `"abc" is not a whole number`)
+	assert.NotContains(t, got.stderr, "strconv")
+}
+
 func TestANamedFileOrDirectoryIsNeverIgnored(t *testing.T) {
 	t.Parallel()
 	missing := filepath.Join(t.TempDir(), "nope.toml")
