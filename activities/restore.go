@@ -30,7 +30,11 @@ func (b *Boxes) Restore(ctx context.Context, in RestoreInput) (box.Outcome, erro
 		defer leave()
 		ready, err := b.awaitReady(ctx, in.Ref)
 		if err == nil && !ready {
-			err = box.Errorf(box.ClassUnavailable, "the new box is up and its agent-server does not answer")
+			seen, looked := b.Provider.Observe(ctx, in.Ref)
+			if looked != nil {
+				seen = box.Observation{Ref: in.Ref} // what it says would be a help, no more
+			}
+			err = b.notReady(ctx, "the new box", seen)
 		}
 		if err != nil {
 			return box.Outcome{}, err

@@ -44,6 +44,12 @@ func (a *Shared) exportsListCommand() *cobra.Command {
 		if err != nil {
 			return err
 		}
+		if len(all) == 0 {
+			entries, err := store.Ledger(c.Context(), given[0])
+			if err == nil && len(entries) == 0 {
+				return nothingOf(given[0], where)
+			}
+		}
 		out.Stored = append(out.Stored, all...)
 		return a.show(c, out, func(p *page) { p.storedExports(a, out) })
 	}

@@ -112,6 +112,7 @@ func TestHistorySaysWhatIsMissing(t *testing.T) {
 	t.Parallel()
 	data := exported(t)
 	assert.Equal(t, 3, runIn(t, nil, data, "", "box", "history", "other").code)
+	assert.Equal(t, 3, runIn(t, nil, data, "", "box", "exports", "list", "other").code)
 	assert.Equal(t, 3, runIn(t, nil, data, "", "box", "history", "mine", strings.Repeat("f", 32)).code)
 	assert.Equal(t, 2, runIn(t, nil, data, "", "box", "history", "mine", "talk").code)
 	assert.Equal(t, 2, runIn(t, nil, data, "", "box", "history", "mine", talk, "--verify").code)

@@ -185,7 +185,7 @@ func (a *Shared) whyText(p *page, workspace string, w box.Why) {
 		p.linef("Next is %s, %s%s.", printable(string(w.Next)), a.moment(w.NextAt), ifText(": ", printable(w.NextReason.Text)))
 	}
 	if w.StoppedBy != "" {
-		p.linef("Who can stop it: %s.", strings.TrimSuffix(printable(w.StoppedBy), "."))
+		p.linef("Who can stop it: %s.", strings.TrimSuffix(printable(inCommands(w.StoppedBy)), "."))
 	}
 	for _, h := range w.Holders {
 		p.linef("Held by %s %s%s for %s; the lease ends in %s.", printable(string(h.Kind)), printable(h.ID), ifText(" of ", printable(h.Origin)), a.age(h.Age, w.AsOf), a.left(h.EndsIn, w.AsOf))

@@ -243,6 +243,9 @@ func (a *Shared) work(ctx context.Context, c *cobra.Command, cfg config.Config) 
 	}
 	parts.Logger.Info("workers are up", zap.String("temporal", s.address), zap.String("namespace", s.namespace),
 		zap.String("installation", parts.Installation.ID), zap.String("exports", cfg.Exports), zap.Strings("providers", instanceNames(cfg)))
+	for _, text := range AgentServerProblems(cfg) {
+		parts.Logger.Warn(text)
+	}
 	var failed error
 	select {
 	case <-ctx.Done():
