@@ -532,7 +532,7 @@ func TestANameThatTookThePlaceIsNotWrittenOver(t *testing.T) {
 	write(t, filepath.Join(root, scratch, "staging/files/workspace/project/a.txt"), "exported")
 	write(t, filepath.Join(root, scratch, "record.json"), `{"phase":"placing","restored":{"sha256":"x"}}`)
 	write(t, filepath.Join(root, "workspace/project/a.txt"), "somebody's")
-	require.Error(t, taking(t, root).Continue())
+	require.Equal(t, box.ClassFailedPrecondition, box.ClassOf(taking(t, root).Continue()), "and not that the archive is damaged")
 	text, err := os.ReadFile(filepath.Join(root, "workspace/project/a.txt"))
 	require.NoError(t, err)
 	require.Equal(t, "somebody's", string(text))
