@@ -18,6 +18,7 @@ import (
 const (
 	readyWait   = 90 * time.Second // where the provider's row names none
 	readyPause  = 250 * time.Millisecond
+	whyWait     = 5 * time.Second
 	drainLease  = 3 * time.Minute // ends by itself if this worker dies
 	drainRenew  = time.Minute
 	beatEvery   = 3 * time.Second
@@ -180,6 +181,26 @@ func (b *Boxes) awaitReady(ctx context.Context, ref box.Ref) (bool, error) {
 		case <-tick.C:
 		}
 	}
+}
+
+// notReady says of a box that is up why its agent-server does not answer, as far
+// as its boxd knows: the cause stands otherwise only in a log inside the box.
+func (b *Boxes) notReady(ctx context.Context, what string, seen box.Observation) error {
+	why := ""
+	ctx, cancel := context.WithTimeout(ctx, whyWait)
+	defer cancel()
+	if client, err := b.dial(ctx, seen.Ref); err == nil {
+		server, err := client.Process(ctx)
+		client.Close()
+		if err == nil && server.LastExit != "" {
+			why = fmt.Sprintf(": it ended and was started again %d times, last: %s", server.Restarts, server.LastExit)
+		}
+	}
+	at := ""
+	if seen.Evidence != "" {
+		at = " (" + seen.Evidence + ")"
+	}
+	return box.Errorf(box.ClassUnavailable, "%s is up%s and its agent-server does not answer%s", what, at, why)
 }
 
 // run wraps a step: heartbeats, the count, and the one mapping of errors.

@@ -115,7 +115,7 @@ func (b *Boxes) AwaitReady(ctx context.Context, in Target) (box.Outcome, error) 
 		}
 		ready, err := b.awaitReady(ctx, in.Ref)
 		if err == nil && !ready {
-			err = box.Errorf(box.ClassUnavailable, "the box is up and its agent-server does not answer")
+			err = b.notReady(ctx, "the box", seen)
 		}
 		return box.Outcome{Observation: seen, Ready: ready}, err
 	})
@@ -188,7 +188,7 @@ func (b *Boxes) Resume(ctx context.Context, in ResumeInput) (box.Outcome, error)
 		}
 		ready, err := b.awaitReady(ctx, seen.Ref)
 		if err == nil && !ready {
-			err = box.Errorf(box.ClassUnavailable, "the box is up and its agent-server does not answer")
+			err = b.notReady(ctx, "the box", seen)
 		}
 		return box.Outcome{Observation: seen, Ready: ready}, err
 	})

@@ -114,6 +114,11 @@ func TestReadinessIsWaitedForAndBounded(t *testing.T) {
 	}
 	target := activities.Target{Workspace: workspace, Ref: out.Observation.Ref, Step: "e1-s2"}
 	fails(r, box.ClassUnavailable, r.boxes.AwaitReady, target)
+	r.server.Break(agentservertest.Faults{Ends: "start agent-server: no such file or directory"})
+	failure := fails(r, box.ClassUnavailable, r.boxes.AwaitReady, target)
+	if !strings.Contains(failure.Message, "started again 3 times, last: start agent-server: no such file") || !strings.Contains(failure.Message, out.Observation.Evidence) {
+		t.Errorf("it does not say why, or what the provider knows (%q): %s", out.Observation.Evidence, failure.Message)
+	}
 	r.server.Break(agentservertest.Faults{})
 	if out := do(r, r.boxes.AwaitReady, target); !out.Ready || out.Observation.Phase != box.PhaseRunning {
 		t.Errorf("the answer is %+v", out)

@@ -41,6 +41,18 @@ func (c *Client) Use(ctx context.Context) (box.Use, error) {
 	return use, nil
 }
 
+// Process says how the agent-server is doing that a boxd runs, also while it
+// answers nothing itself. ClassUnsupported when no boxd is in front. It does not
+// move the idle clock.
+func (c *Client) Process(ctx context.Context) (Process, error) {
+	var answer Use
+	if err := c.do(ctx, call{method: http.MethodGet, path: "/api/boxd/use", bound: slowCall}, &answer); err != nil {
+		return Process{}, c.boxdOnly(err)
+	}
+	answer.Server.LastExit = clip(c.safe(answer.Server.LastExit), 200)
+	return answer.Server, nil
+}
+
 // plainUse reads use from an agent-server that has no boxd in front.
 func (c *Client) plainUse(ctx context.Context, info ServerInfo) (box.Use, error) {
 	count := func(query url.Values) (int, error) {

@@ -50,6 +50,9 @@ type Faults struct {
 	Collide bool
 	// Dormant answers 503 to everything below /api, as before its init.
 	Dormant bool
+	// Ends, when set, is how the agent-server behind boxd ends at each start: it is
+	// never ready, and boxd tells this.
+	Ends string
 	// Page answers everything with a web page, as a login gate does.
 	Page bool
 	// Idle, when positive, is the idle time that is told instead of the real one.
@@ -164,6 +167,8 @@ func (s *Server) serve(w http.ResponseWriter, r *http.Request) {
 	case faults.Page:
 		w.Header().Set("Content-Type", "text/html")
 		fmt.Fprint(w, "<!doctype html><title>Sign in</title>")
+	case faults.Ends != "" && r.URL.Path == "/ready":
+		answer(w, http.StatusServiceUnavailable, map[string]string{"detail": "Internal Server Error"})
 	case r.URL.Path == "/server_info":
 		s.info(w, faults)
 	case faults.Dormant && strings.HasPrefix(r.URL.Path, "/api/"):
@@ -308,6 +313,9 @@ func (k *recorder) lie(r *http.Request, faults Faults) {
 		}
 		if faults.Running > 0 {
 			use.Running = faults.Running
+		}
+		if faults.Ends != "" {
+			use.Server = agentserver.Process{State: "restarting", Restarts: 3, LastExit: faults.Ends}
 		}
 		for _, by := range faults.Miscount {
 			use.Events += by

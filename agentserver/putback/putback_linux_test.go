@@ -277,7 +277,7 @@ func TestAWorkspaceIsPutBackAsItWas(t *testing.T) {
 }
 
 // What is exported once more is the same again: nothing was lost on the way.
-func TestARestoredWorkspaceIsExportedAlike(t *testing.T) {
+func TestScenario98ARestoredWorkspaceIsExportedAlike(t *testing.T) {
 	t.Parallel()
 	old, _ := busyBox(t)
 	archive, first := export(t, old)
@@ -335,7 +335,7 @@ func TestARepositoryOfFilesComesBack(t *testing.T) {
 	require.Contains(t, do(t, back, "remote", "-v"), "origin")
 }
 
-func TestWhatWasInProgressIsSaid(t *testing.T) {
+func TestScenario98WhatWasInProgressIsSaid(t *testing.T) {
 	t.Parallel()
 	root, clone := newBox(t)
 	commit(t, clone, "mine")

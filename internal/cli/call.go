@@ -129,7 +129,7 @@ func fromWorker(e *temporal.ApplicationError) error {
 	if !slices.Contains(known, class) {
 		class = box.ClassUnknown
 	}
-	return box.Errorf(class, "%s", e.Message())
+	return box.Errorf(class, "%s", inCommands(e.Message()))
 }
 
 // definite reports an answer that proves that nothing was done.

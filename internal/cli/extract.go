@@ -1,6 +1,7 @@
 package cli
 
 import (
+	"cmp"
 	"context"
 	"crypto/rand"
 	"errors"
@@ -64,7 +65,16 @@ func (a *Shared) extract(c *cobra.Command, store *exports.Store, where string, w
 		if err != nil {
 			return err
 		}
+		for _, name := range want.only {
+			// One that is damaged is told with what could be written.
+			if _, found := c.Find(ctx, name); found != nil && box.ClassOf(found) != box.ClassUnknown {
+				err = cmp.Or(err, found)
+			}
+		}
 		_ = c.Close()
+		if err != nil {
+			return err
+		}
 	} else {
 		entries, err := store.Conversations(ctx, want.workspace)
 		switch {

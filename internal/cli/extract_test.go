@@ -28,6 +28,7 @@ func TestHistoryShowsAPartOfAConversation(t *testing.T) {
 	assert.Equal(t, 1, strings.Count(lines.stdout, "\n"))
 	assert.Contains(t, lines.stdout, "hello there")
 	behind := runIn(t, nil, data, "", "box", "history", "mine", talk, "--from", "2", "-o", "json")
+	assert.Contains(t, behind.stderr, "beyond the end")
 	require.Equal(t, 0, behind.code, behind.stderr)
 	assert.Empty(t, behind.stdout)
 	files := runIn(t, nil, data, "", "box", "history", "mine", talk, "--files")
@@ -66,6 +67,7 @@ func TestHistoryRefusesWhatDoesNotGoTogether(t *testing.T) {
 		{talk, "--extract", to, "--files"},
 		{talk, "--from", "-1"},
 		{talk, "--count", "-1"},
+		{talk, "--count", "0"},
 		{"--conversation", "talk", "--extract", to},
 	} {
 		got := runIn(t, nil, data, "", append([]string{"box", "history", "mine"}, args...)...)
@@ -133,7 +135,9 @@ func TestExtractWritesWhatWasExported(t *testing.T) {
 	require.NoError(t, err)
 	assert.Equal(t, want, have)
 
-	assert.Equal(t, 3, runIn(t, nil, data, "", "box", "history", "mine", talk, "--extract", to, "--only", "events/none.json").code)
+	none := filepath.Join(t.TempDir(), "none")
+	assert.Equal(t, 3, runIn(t, nil, data, "", "box", "history", "mine", talk, "--extract", none, "--only", "events/none.json").code)
+	assert.NoDirExists(t, none, "it is looked for first")
 	assert.Equal(t, 3, runIn(t, nil, data, "", "box", "history", "mine", strings.Repeat("f", 32), "--extract", to).code)
 	assert.Equal(t, 3, runIn(t, nil, data, "", "box", "history", "other", "--extract", to).code)
 }

@@ -9,6 +9,7 @@ import (
 	"syscall"
 
 	"github.com/spf13/cobra"
+	"github.com/spf13/pflag"
 
 	"github.com/openhands/boxkeeper/box"
 )
@@ -24,7 +25,7 @@ const (
 	exitUnavailable = 5 // no Temporal, no worker, or no export store
 	exitTimeout     = 6 // no answer in time: the outcome is unknown
 	exitOtherState  = 7 // --wait ended in another state than the one waited for
-	exitRemembered  = 8 // answered from the ledger: the engine does not answer
+	exitRemembered  = 8 // answered from the ledger: no workflow or no worker answers
 )
 
 const exitCodeHelp = `Exit codes:
@@ -86,6 +87,14 @@ func (e *silent) Error() string { return fmt.Sprintf("exit code %d", e.code) }
 func flagError(_ *cobra.Command, err error) error {
 	if e, ok := errors.AsType[*box.Error](err); ok {
 		return e
+	}
+	if e, ok := errors.AsType[*pflag.InvalidValueError](err); ok {
+		what := map[string]string{
+			"int": "a whole number", "bool": "true or false", "duration": "a duration like 90s or 1h30m",
+		}[e.GetFlag().Value.Type()]
+		if what != "" {
+			return box.Invalidf("--"+e.GetFlag().Name, "%q is not %s", printable(e.GetValue()), what)
+		}
 	}
 	return box.Invalidf("flags", "%s", printable(err.Error()))
 }

@@ -108,7 +108,7 @@ func TestShowAndWhyAnswerFromTheLedger(t *testing.T) {
 			text := runIn(t, fake(), data, "", "box", "why", "mine")
 			assert.Equal(t, 8, text.code)
 			assert.True(t, strings.HasPrefix(text.stdout, "From the ledger, as of "), text.stdout)
-			assert.Contains(t, text.stdout, "the engine does not answer")
+			assert.Contains(t, text.stdout, "no workflow or no worker answers")
 		})
 	}
 }

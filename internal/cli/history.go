@@ -141,8 +141,10 @@ func (q *historyQuery) read(c *cobra.Command, given []string) error {
 		return box.Invalidf("from", "and --count choose what is shown, not files")
 	case q.files && extracts:
 		return box.Invalidf("files", "lists and --extract writes; use one of them")
-	case q.from < 0 || q.count < 0:
-		return box.Invalidf("from", "and --count are numbers from 0 on")
+	case q.from < 0:
+		return box.Invalidf("from", "is the number of an event, from 0 on")
+	case flags.Changed("count") && q.count < 1:
+		return box.Invalidf("count", "is how many events are shown, from 1 on; leave it out for all")
 	}
 	return nil
 }
@@ -199,7 +201,7 @@ func (a *Shared) histories(c *cobra.Command, store *exports.Store, where, worksp
 	damage = errors.Join(found, damage, broken)
 	if len(out.Conversations) == 0 && files == nil && damage == nil && !closed {
 		if entries, err := store.Ledger(ctx, workspace); err == nil && len(entries) == 0 {
-			return box.Errorf(box.ClassNotFound, "the export store %s has nothing of workspace %s; look at the id, and at which store the workers use", where, workspace)
+			return nothingOf(workspace, where)
 		}
 	}
 	for _, e := range out.Conversations {
@@ -214,6 +216,11 @@ func (a *Shared) histories(c *cobra.Command, store *exports.Store, where, worksp
 		return damagedStore(where, damage)
 	}
 	return nil
+}
+
+// nothingOf says that a store has no export and no ledger of a workspace.
+func nothingOf(workspace, where string) error {
+	return box.Errorf(box.ClassNotFound, "the export store %s has nothing of workspace %s; look at the id, and at which store the workers use", where, workspace)
 }
 
 func damagedStore(where string, damage error) error {
@@ -262,6 +269,9 @@ func (a *Shared) conversation(c *cobra.Command, store *exports.Store, where stri
 		return err
 	}
 	defer from.Close() //nolint:errcheck // only read
+	if events := from.History.Events; want.from > 0 && want.from >= events {
+		note(c, "--from %d is beyond the end: the conversation has %s, and the first is number 0", want.from, plural(events, "event"))
+	}
 	switch {
 	case want.files:
 		err = a.files(c, from)

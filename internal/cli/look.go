@@ -82,6 +82,7 @@ func (a *Shared) statusText(p *page, s box.Status) {
 		[2]string{"history", plural(s.Conversations, "conversation") + ", " + plural(s.Events, "event")},
 		[2]string{"export", export},
 		[2]string{"files in it", archiveText(s.Export.Archive)},
+		[2]string{"secrets in it", a.secretsText(s.Workspace, s.Export.Secrets)},
 		[2]string{"reclaimed", size(s.Reclaimed)},
 	)
 	p.sighting(a, s.Seen, s.AsOf)
@@ -184,7 +185,7 @@ func (a *Shared) whyText(p *page, workspace string, w box.Why) {
 		p.linef("Next is %s, %s%s.", printable(string(w.Next)), a.moment(w.NextAt), ifText(": ", printable(w.NextReason.Text)))
 	}
 	if w.StoppedBy != "" {
-		p.linef("Who can stop it: %s.", strings.TrimSuffix(printable(w.StoppedBy), "."))
+		p.linef("Who can stop it: %s.", strings.TrimSuffix(printable(inCommands(w.StoppedBy)), "."))
 	}
 	for _, h := range w.Holders {
 		p.linef("Held by %s %s%s for %s; the lease ends in %s.", printable(string(h.Kind)), printable(h.ID), ifText(" of ", printable(h.Origin)), a.age(h.Age, w.AsOf), a.left(h.EndsIn, w.AsOf))

@@ -113,6 +113,26 @@ func TestAnotherProgramTakesTheCommandsOver(t *testing.T) {
 	assert.True(t, strings.HasPrefix(stdout.String(), "other "), stdout.String())
 }
 
+func TestAWrongValueNamesItsFlag(t *testing.T) {
+	t.Parallel()
+	got := runWith(t, newFake(), "box", "list", "--limit", "abc")
+	assert.Equal(t, 2, got.code)
+	assert.Contains(t, got.stderr, "--limit")
+	assert.Contains(t, got.stderr, `"abc" is not a whole number`)
+	assert.NotContains(t, got.stderr, "strconv")
+}
+
+func TestANamedFileOrDirectoryIsNeverIgnored(t *testing.T) {
+	t.Parallel()
+	missing := filepath.Join(t.TempDir(), "nope.toml")
+	for field, given := range map[string][]string{"data": {"--data", ""}, "config": {"--config", missing}} {
+		got := runWith(t, newFake(), append([]string{"box", "list"}, given...)...)
+		assert.Equal(t, 2, got.code, got.stderr)
+		assert.Contains(t, got.stderr, field)
+		assert.Contains(t, got.stderr, "leave --"+field+" out", "the next step")
+	}
+}
+
 func TestAStoppedCommandSaysSo(t *testing.T) {
 	t.Parallel()
 	ctx, cancel := context.WithCancel(t.Context())

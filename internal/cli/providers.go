@@ -117,10 +117,31 @@ func checkAgentServer(p config.Provider, out *checks) {
 		return
 	}
 	what := "agent-server of " + p.Name
-	path, err := exec.LookPath(p.AgentServer[0])
-	if err != nil {
-		out.fail(what, box.Errorf(box.ClassFailedPrecondition, "it cannot be run, so no box becomes running; install it, or set providers.%s.agent_server to where it is: %w", p.Name, err))
+	if err := findAgentServer(p); err != nil {
+		out.fail(what, err)
 		return
 	}
-	out.ok(what, "%s is there and can be run", path)
+	out.ok(what, "%s is there and can be run", p.AgentServer[0])
+}
+
+func findAgentServer(p config.Provider) error {
+	if _, err := exec.LookPath(p.AgentServer[0]); err != nil {
+		return box.Errorf(box.ClassFailedPrecondition, "it cannot be run, so no box becomes running; install it, or set providers.%s.agent_server to where it is: %w", p.Name, err)
+	}
+	return nil
+}
+
+// AgentServerProblems says of each instance whose agent-server cannot be run that
+// it cannot, as "check" does: a program that starts workers says it at once.
+func AgentServerProblems(cfg config.Config) []string {
+	var out []string
+	for _, p := range cfg.Providers {
+		if len(p.AgentServer) == 0 || !filepath.IsAbs(p.AgentServer[0]) {
+			continue
+		}
+		if err := findAgentServer(p); err != nil {
+			out = append(out, "agent-server of "+p.Name+": "+err.Error())
+		}
+	}
+	return out
 }

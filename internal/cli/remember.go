@@ -64,7 +64,7 @@ func (a *Shared) fromLedger(c *cobra.Command, workspace string, why error) (fact
 	}
 	facts, asOf, err = a.remembered(c.Context(), workspace)
 	if err == nil {
-		note(c, "From the ledger, as of %s; the engine does not answer: %s", asOf.UTC().Format(time.RFC3339), why)
+		note(c, "From the ledger, as of %s; nothing newer was answered: %s", asOf.UTC().Format(time.RFC3339), why)
 		return facts, asOf, nil
 	}
 	if box.ClassOf(err) != box.ClassNotFound {
@@ -100,6 +100,6 @@ func (a *Shared) showRemembered(c *cobra.Command, state box.State, value any, te
 }
 
 func (p *page) remembered(a *Shared, asOf time.Time) {
-	p.linef("From the ledger, as of %s; the engine does not answer.", a.moment(asOf))
+	p.linef("From the ledger, as of %s; no workflow or no worker answers.", a.moment(asOf))
 	p.WriteByte('\n')
 }

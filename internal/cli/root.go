@@ -2,7 +2,10 @@ package cli
 
 import (
 	"context"
+	"errors"
 	"io"
+	"io/fs"
+	"os"
 	"slices"
 	"strings"
 	"time"
@@ -85,6 +88,7 @@ func Adopt(root *cobra.Command, env Env) *Shared {
 	root.SetOut(env.Stdout)
 	root.SetErr(env.Stderr)
 	root.SetFlagErrorFunc(flagError)
+	root.PersistentPreRunE = a.checkGlobals
 	flags := root.PersistentFlags()
 	flags.StringVar(&a.configFile, "config", "", "configuration file (BOXKEEPER_CONFIG; default boxkeeper.toml in the data directory)")
 	flags.StringVar(&a.dataDir, "data", "", "data directory (BOXKEEPER_DATA; default .boxkeeper)")
@@ -103,6 +107,36 @@ func Adopt(root *cobra.Command, env Env) *Shared {
 		group(root)
 	}
 	return a
+}
+
+// checkGlobals refuses a directory or a file that was named and cannot be meant,
+// also where the command would have done without: who names one relies on it.
+func (a *Shared) checkGlobals(c *cobra.Command, _ []string) error {
+	changed := func(name string) bool {
+		f := c.Flags().Lookup(name)
+		return f != nil && f.Changed
+	}
+	if changed("data") && a.dataDir == "" {
+		return box.Invalidf("data", "is empty; name the data directory, or leave --data out for %s", config.DefaultDataDir)
+	}
+	if !changed("config") {
+		return nil
+	}
+	if a.configFile == "" {
+		return box.Invalidf("config", "is empty; name a configuration file, or leave --config out for %s in the data directory", config.FileName)
+	}
+	if _, err := os.Stat(a.configFile); err != nil {
+		return box.Invalidf("config", "%s cannot be read: %v; name a file that is there, or leave --config out", printable(a.configFile), bare(err))
+	}
+	return nil
+}
+
+// bare takes the path out of an error whose message names it already.
+func bare(err error) error {
+	if e, ok := errors.AsType[*fs.PathError](err); ok {
+		return e.Err
+	}
+	return err
 }
 
 // wantsJSON looks for -o json before flags are read, so that an error in one of

@@ -28,6 +28,7 @@ import (
 	"google.golang.org/protobuf/types/known/durationpb"
 
 	"github.com/openhands/boxkeeper/internal/cli"
+	"github.com/openhands/boxkeeper/internal/config"
 )
 
 // server is the least of a Temporal that the SDK's own client and workers need.
@@ -280,7 +281,13 @@ func TestCheckLooksAtEverything(t *testing.T) {
 	assert.Equal(t, 4, code)
 	assert.Equal(t, "fail", results["agent-server of local"], text)
 	assert.Contains(t, text, "providers.local.agent_server")
+	cfg, err := config.Load(filepath.Join(data, "boxkeeper.toml"), nil)
+	require.NoError(t, err)
+	problems := cli.AgentServerProblems(cfg)
+	require.Len(t, problems, 1)
+	assert.Contains(t, problems[0], "providers.local.agent_server", "boxkeeperd says the same when it starts")
 	require.NoError(t, os.WriteFile(program, nil, 0o700))
+	assert.Empty(t, cli.AgentServerProblems(cfg))
 	_, results, text = check()
 	assert.Equal(t, "ok", results["agent-server of local"], text)
 

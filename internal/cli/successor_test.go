@@ -99,7 +99,7 @@ func TestAbandonNeedsAReasonAndIsSaidEverAfter(t *testing.T) {
 	require.Equal(t, 2, runWith(t, fake, "box", "abandon", "mine", "--force").code)
 	within := runWith(t, fake, "box", "abandon", "mine", "--reason", "enough")
 	require.Equal(t, 4, within.code)
-	require.Contains(t, within.stderr, "request-delete destroys it")
+	require.Contains(t, within.stderr, `"box delete" destroys it`)
 	got := runWith(t, fake, "box", "abandon", "mine", "--reason", "enough", "--force", "--by", "ops")
 	require.Equal(t, 0, got.code, got.stderr)
 	require.Contains(t, got.stdout, "mine is abandoned")

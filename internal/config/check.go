@@ -45,6 +45,9 @@ func (v *values) config() (Config, error) {
 		SpecEnv:            v.top[settingSpecEnv].list,
 		SpecFiles:          v.top[settingSpecFiles].list,
 	}
+	if c.Transfers, err = strconv.Atoi(v.text(settingTransfers, strconv.Itoa(DefaultTransfers))); err != nil || c.Transfers < 1 || c.Transfers > maxTransfers {
+		return Config{}, box.Invalidf(v.field(settingTransfers), "must be a number from 1 to %d", maxTransfers)
+	}
 	if err := c.ExportSecrets.Validate(v.field(settingSecrets)); err != nil {
 		return Config{}, err
 	}
@@ -100,7 +103,11 @@ func (v *values) checkExports(c Config) error {
 		return box.Invalidf(v.field(settingExports), "mem:// forgets every history when the process ends; name a store that lasts, like file:///var/lib/boxkeeper/exports")
 	case u.User != nil:
 		return box.Invalidf(v.field(settingExports), "holds a user or password; credentials never go here")
-	case u.Scheme == "file" && !filepath.IsAbs(u.Path):
+	case u.Scheme != "file" && u.Scheme != "s3":
+		return box.Invalidf(v.field(settingExports), "scheme %.20q is not known; use file:///absolute/path or s3://BUCKET", printable(u.Scheme))
+	case u.Scheme == "file" && u.Host != "" && u.Host != "localhost":
+		return box.Invalidf(v.field(settingExports), "%q stands where a host does, so it is no part of the path; a file URL has three slashes, like file:///var/lib/boxkeeper/exports", printable(u.Host))
+	case u.Scheme == "file" && (!filepath.IsAbs(u.Path) || filepath.Clean(u.Path) == "/"):
 		return box.Invalidf(v.field(settingExports), "needs the absolute path of a directory; write it like file:///var/lib/boxkeeper/exports")
 	}
 	return nil

@@ -47,7 +47,7 @@ func Root(env cli.Env) *cobra.Command {
 		Short: "boxkeeper with an engine of its own: one process, one data directory.",
 		Long: `boxkeeperd runs the engine (Temporal on SQLite), its Web UI and the workers in one
 process, with everything below one data directory, and keeps going where it was after
-a crash. "boxkeeperd demo" shows one box's whole life in about a minute.
+a crash. "boxkeeperd demo" shows one box's whole life in about 20 seconds.
 
 With -o json it writes one line when it is ready, with its addresses; what happens
 goes to standard error.`,
@@ -122,6 +122,15 @@ func start(ctx context.Context, shared *cli.Shared, cfg config.Config, o nodeOpt
 			n.stop(ctx)
 		}
 	}()
+	lock, err := claim(ctx, cfg, o)
+	if err != nil {
+		return nil, err
+	}
+	defer func() {
+		if lock != nil {
+			lock.Release()
+		}
+	}()
 	if n.parts, err = shared.OpenParts(ctx, cfg); err != nil {
 		return nil, err
 	}
@@ -137,8 +146,10 @@ func start(ctx context.Context, shared *cli.Shared, cfg config.Config, o nodeOpt
 			return nil, err
 		}
 	}
+	held := lock
+	lock = nil // the engine's from here on
 	n.engine, err = engine.Start(ctx, engine.Options{
-		DataDir: cfg.DataDir, GRPCPort: o.port, UIPort: o.uiPort, NoUI: o.noUI,
+		DataDir: cfg.DataDir, Lock: held, GRPCPort: o.port, UIPort: o.uiPort, NoUI: o.noUI,
 		SearchAttributes: SearchAttributes(), TimeSkipping: o.timeSkipping, Logger: quieter(n.parts.Logger.Named("engine"), zap.ErrorLevel),
 	})
 	if err != nil {
@@ -158,7 +169,7 @@ func start(ctx context.Context, shared *cli.Shared, cfg config.Config, o nodeOpt
 	options := workers.Options{
 		Installation: n.parts.Installation.ID, Namespace: engine.DefaultNamespace,
 		Providers: n.parts.Providers, Store: n.parts.Store, Secret: n.parts.Secret, Steps: n.parts.Metrics.Steps(),
-		Logger: n.parts.Logger, Progress: o.progress, Notify: o.notify,
+		Logger: n.parts.Logger, Progress: o.progress, Notify: o.notify, Transfers: cfg.Transfers,
 	}
 	if options.Notify == nil {
 		options.Notify = n.parts.Notices
@@ -237,6 +248,11 @@ func serve(c *cobra.Command, shared *cli.Shared, f flags) error {
 	defer n.stop(ctx)
 	lost := n.lost(ctx)
 	announce(out, cfg, n, f)
+	if n.set != nil {
+		for _, text := range cli.AgentServerProblems(cfg) {
+			_, _ = fmt.Fprintf(out, "boxkeeperd: WARNING: %s\n", text)
+		}
+	}
 	if asJSON {
 		if err := json.NewEncoder(c.OutOrStdout()).Encode(n.serving(cfg, lost)); err != nil {
 			return fmt.Errorf("write the addresses: %w", err)

@@ -51,6 +51,9 @@ func (p *progress) transfer(workspace string, at exports.Progress) {
 		part = at.Total
 	}
 	filled := 0
+	if done {
+		filled = width // of nothing, all is done
+	}
 	if at.Total > 0 {
 		filled = width * part / at.Total
 	}

@@ -31,6 +31,13 @@ type Engine struct {
 	stop    sync.Once
 }
 
+// Lock is the right to serve one data directory.
+type Lock = datafile.Lock
+
+// Acquire takes the lock of a data directory, for Options. FailedPrecondition
+// names the process that holds it.
+func Acquire(dataDir string) (*Lock, error) { return datafile.Acquire(dataDir) }
+
 // Start runs an engine on o.DataDir and returns once its namespace is usable
 // and has every search attribute.
 //
@@ -39,19 +46,20 @@ type Engine struct {
 // another process holds it, a newer engine made its file, or a search
 // attribute has another type there. Nothing keeps running after an error.
 func Start(ctx context.Context, o Options) (_ *Engine, err error) {
-	o, err = o.withDefaults()
-	if err != nil {
-		return nil, err
-	}
-	e := &Engine{opts: o}
+	e := &Engine{lock: o.Lock}
 	defer func() {
 		if err != nil {
 			e.Stop()
 		}
 	}()
-
-	if e.lock, err = datafile.Acquire(o.DataDir); err != nil {
+	if o, err = o.withDefaults(); err != nil {
 		return nil, err
+	}
+	e.opts = o
+	if e.lock == nil {
+		if e.lock, err = datafile.Acquire(o.DataDir); err != nil {
+			return nil, err
+		}
 	}
 	grpcPort, err := listen(o.Host, o.GRPCPort, "port")
 	if err != nil {

@@ -28,6 +28,10 @@ type Options struct {
 	// DataDir is the product's data directory; the engine keeps its file in
 	// the directory "engine" below it, and copies in "backups".
 	DataDir string
+	// Lock is that of DataDir, of a caller who took it before other work; the
+	// engine takes it when nil. It is the engine's from Start on, also where that
+	// fails.
+	Lock *Lock
 	// Host is the loopback address to listen on; 127.0.0.1 when empty.
 	Host string
 	// GRPCPort and UIPort are the ports of the engine's API and of its web UI.

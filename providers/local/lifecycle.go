@@ -6,6 +6,7 @@ import (
 	"io/fs"
 	"maps"
 	"os"
+	"path/filepath"
 	"time"
 
 	"github.com/openhands/boxkeeper/box"
@@ -248,7 +249,7 @@ func (d *Driver) Resume(ctx context.Context, ref box.Ref, start driver.Start) (b
 		return d.spawn(ctx, rec, env)
 	})
 	if err == nil && out.Phase != box.PhaseRunning {
-		return box.Observation{}, box.Errorf(box.ClassUnavailable, "box %s ended right after it was started (%s); its log is %s", ref.Name, out.Evidence, logFile)
+		return box.Observation{}, box.Errorf(box.ClassUnavailable, "box %s ended right after it was started (%s); its log is %s", ref.Name, out.Evidence, filepath.Join(d.place.box(ref.Name), logFile))
 	}
 	return out, err
 }

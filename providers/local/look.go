@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"io/fs"
 	"os"
+	"path/filepath"
 	"strings"
 	"time"
 
@@ -126,7 +127,7 @@ func (d *Driver) judge(name string, rec *record, seen *sight) {
 	case seen.leader != nil && rec.Intent == intentSuspend:
 		say(box.PhaseRunning, rec.StartedAt, "a suspend began and is not finished: %d processes are left", count)
 	case seen.leader != nil:
-		say(box.PhaseRunning, rec.StartedAt, "process %d runs", seen.leader.pid)
+		say(box.PhaseRunning, rec.StartedAt, "process %d runs; its log is %s", seen.leader.pid, filepath.Join(d.place.box(name), logFile))
 	case count > 0 && rec.Intent == intentSuspend:
 		say(box.PhaseRunning, rec.StartedAt, "a suspend began and is not finished: %d processes are left", count)
 	case count > 0 && rec.Process == nil && d.place.busy(name):

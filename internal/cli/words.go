@@ -1,0 +1,19 @@
+package cli
+
+import "strings"
+
+// spoken names requests of the contract, as the sentences of the workers do, by
+// what a person types. Longer forms stand before what they begin with.
+var spoken = strings.NewReplacer(
+	"switch freeze off first", "run \"box freeze WORKSPACE --off\" first",
+	"owner: freeze off", "owner: \"box freeze WORKSPACE --off\"",
+	"request-delete", "\"box delete\"",
+	"confirm-delete", "\"box confirm\"",
+	"cancel-delete", "\"box cancel\"",
+	"body.plan_id", "--plan",
+	"plan_id", "--plan",
+)
+
+// inCommands is a sentence of a worker as a person at the command line needs it.
+// What programs read with -o json keeps the names of the contract.
+func inCommands(text string) string { return spoken.Replace(text) }
