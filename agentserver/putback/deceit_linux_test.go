@@ -48,4 +48,3 @@ func TestAHeadThatIsAnOptionIsNotGivenToGit(t *testing.T) {
 	require.Equal(t, "precious", string(now))
 	require.Equal(t, box.ClassUnknown, box.ClassOf(err), err)
 }
-

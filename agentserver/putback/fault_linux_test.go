@@ -29,9 +29,9 @@ func TestWhatFailsInTheBoxIsNotTheArchivesFault(t *testing.T) {
 		does string
 		want box.Class
 	}{
-		"it is killed":          {"kill -9 $$", box.ClassInternal},
-		"the disk is full":      {"echo 'fatal: write error: No space left on device' >&2; exit 128", box.ClassExhausted},
-		"there is a quota":      {"echo 'fatal: write error: Disk quota exceeded' >&2; exit 128", box.ClassExhausted},
+		"it is killed":     {"kill -9 $$", box.ClassInternal},
+		"the disk is full": {"echo 'fatal: write error: No space left on device' >&2; exit 128", box.ClassExhausted},
+		"there is a quota": {"echo 'fatal: write error: Disk quota exceeded' >&2; exit 128", box.ClassExhausted},
 	} {
 		for _, at := range []string{"index-pack", "read-tree", "apply"} {
 			t.Run(at+", "+name, func(t *testing.T) {

@@ -72,17 +72,11 @@ func (b *Rebuild) group(ctx context.Context, m box.Manifest, members []int, numb
 			continue
 		}
 		other := &m.Repositories[i]
-		record, pointer, err := repo.AddWorktree(dir, filepath.Join(b.Final, home), filepath.Join(b.Final, other.Path), repo.Head{Branch: other.Branch, ID: other.Head})
+		more, pointer, err := b.worktree(ctx, other, numbers[other.Path], dir, home)
 		if err != nil {
-			err = cmp.Or(fullOrEnded(ctx, err), err)
 			return nil, fmt.Errorf("bring back the worktree %s: %w", other.Path, err)
 		}
-		more, err := b.index(ctx, other, numbers[other.Path], dir, filepath.Join(record, "index"))
-		if err != nil {
-			return nil, err
-		}
-		notes = append(append(notes, about(other, nil)...), more...)
-		pointers[other.Path] = pointer
+		notes, pointers[other.Path] = append(notes, more...), pointer
 	}
 	if err := b.place(at, home); err != nil {
 		return nil, fmt.Errorf("bring back the repository %s: %w", one.Path, err)
@@ -93,6 +87,17 @@ func (b *Rebuild) group(ctx context.Context, m box.Manifest, members []int, numb
 		}
 	}
 	return notes, nil
+}
+
+// worktree puts a worktree on the record of the repository in dir, which will be at
+// home, and returns the text of its .git file.
+func (b *Rebuild) worktree(ctx context.Context, one *box.ManifestRepository, number, dir, home string) (notes []string, pointer string, err error) {
+	record, pointer, err := repo.AddWorktree(dir, filepath.Join(b.Final, home), filepath.Join(b.Final, one.Path), repo.Head{Branch: one.Branch, ID: one.Head})
+	if err != nil {
+		return nil, "", cmp.Or(fullOrEnded(ctx, err), err)
+	}
+	notes, err = b.index(ctx, one, number, dir, filepath.Join(record, "index"))
+	return append(about(one, nil), notes...), pointer, err
 }
 
 // objects returns the git directory with what a repository holds. It is not made

@@ -147,9 +147,13 @@ func TestScenario99AHostileArchiveIsNotPutBack(t *testing.T) {
 		"a repository that is .git":         {manifest: repository(func(r *box.ManifestRepository) { r.Path = "workspace/.git" })},
 		"a repository that has no commit":   {manifest: repository(func(r *box.ManifestRepository) { r.Head = strings.Repeat("a", 40) })},
 		"a repository with nobody's bundle": {manifest: repository(func(r *box.ManifestRepository) { r.BundleOf = "workspace/q" })},
-		"a head that leads elsewhere":       {manifest: repository(func(r *box.ManifestRepository) { r.Branch = "../../../hooks/x" })},
-		"a bundle that is none":             {streams: map[string]string{"0001/bundle": "x"}, order: []string{"0001/bundle"}, manifest: repository(func(r *box.ManifestRepository) { r.Bundle = part("0001/bundle", "x") })},
-		"a bundle that is cut off":          {streams: map[string]string{"0001/bundle": "# v2 git bundle\n"}, order: []string{"0001/bundle"}, manifest: repository(func(r *box.ManifestRepository) { r.Bundle = part("0001/bundle", "# v2 git bundle\n") })},
+		"a repository that is there twice": {manifest: func(m *box.Manifest) {
+			one := box.ManifestRepository{Path: "workspace/p", Kind: box.RepositoryClone}
+			m.Repositories = append(m.Repositories, one, one)
+		}},
+		"a head that leads elsewhere": {manifest: repository(func(r *box.ManifestRepository) { r.Branch = "../../../hooks/x" })},
+		"a bundle that is none":       {streams: map[string]string{"0001/bundle": "x"}, order: []string{"0001/bundle"}, manifest: repository(func(r *box.ManifestRepository) { r.Bundle = part("0001/bundle", "x") })},
+		"a bundle that is cut off":    {streams: map[string]string{"0001/bundle": "# v2 git bundle\n"}, order: []string{"0001/bundle"}, manifest: repository(func(r *box.ManifestRepository) { r.Bundle = part("0001/bundle", "# v2 git bundle\n") })},
 		"a reference that leads elsewhere": {streams: map[string]string{"0001/bundle": "# v2 git bundle\n" + strings.Repeat("a", 40) + " refs/../../x\n\n"}, order: []string{"0001/bundle"}, manifest: repository(func(r *box.ManifestRepository) {
 			r.Bundle = part("0001/bundle", "# v2 git bundle\n"+strings.Repeat("a", 40)+" refs/../../x\n\n")
 		})},

@@ -247,6 +247,8 @@ func (r *restore) work(ctx context.Context, at int, name, place string, depth in
 	switch {
 	case errors.Is(err, unix.ENOENT):
 		return "", nil
+	case errors.Is(err, unix.EXDEV):
+		return "", box.Errorf(box.ClassUnsupported, "%.200q is a filesystem of its own, and a workspace is put back by moving it as a whole; mount one at the box's directory instead, or replace", place)
 	case err != nil || depth > maxEmpty:
 		return place, nil // whatever it is, it is in the way
 	}

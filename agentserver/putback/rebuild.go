@@ -204,6 +204,9 @@ func (b *Rebuild) Finish(ctx context.Context, m box.Manifest) (notes []string, e
 		if err := placeable(one.Path); err != nil {
 			return nil, err
 		}
+		if numbers[one.Path] != "" {
+			return nil, box.Errorf(box.ClassUnknown, "the archive names the repository %.200q twice, so that nobody can tell them apart", one.Path)
+		}
 		numbers[one.Path] = fmt.Sprintf("%04d", i+1)
 		owner := one.Path
 		if one.BundleOf != "" {
