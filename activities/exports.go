@@ -54,7 +54,10 @@ func (e *Exports) Sweep(ctx context.Context, in SweepInput) (SweepReport, error)
 				report.FailedNames = append(report.FailedNames, one.Workspace)
 			}
 			log.Warn("the exports of a workspace were not swept", "workspace", one.Workspace, "error", one.Error)
-		case exports.SweepKept, exports.SweepDue:
+		case exports.SweepKept:
+			report.Objects += one.Unneeded
+			report.StoredBytes += one.UnneededBytes
+		case exports.SweepDue:
 		}
 	})
 	if err != nil {

@@ -9,8 +9,6 @@ import (
 	"sync"
 	"time"
 
-	"go.temporal.io/sdk/activity"
-
 	"github.com/openhands/boxkeeper/agentserver"
 	"github.com/openhands/boxkeeper/box"
 	"github.com/openhands/boxkeeper/exports"
@@ -195,7 +193,7 @@ func (b *Boxes) Export(ctx context.Context, in ExportInput) (box.Outcome, error)
 		err = drained(ctx, client, in.Drained, func(ctx context.Context) error {
 			request := exports.Request{Workspace: in.Workspace, Epoch: in.Ref.Epoch, Attempt: in.Step, Previous: in.Previous, Secrets: in.Secrets}
 			out.Receipt, err = b.Store.Export(ctx, request, agentserver.History{Client: client}, func(p exports.Progress) {
-				activity.RecordHeartbeat(ctx, p.Done, p.Total, string(p.Stage), p.Bytes)
+				tell(ctx, p.Done, p.Total, string(p.Stage), p.Bytes)
 				if b.Progress != nil {
 					b.Progress(in.Workspace, p)
 				}

@@ -21,6 +21,7 @@ type pulse struct {
 	last  time.Time
 	bound time.Duration
 	stood bool
+	told  []any // the newest details of a heartbeat
 }
 
 type pulseKey struct{}
@@ -37,6 +38,24 @@ func (p *pulse) check() bool {
 	}
 	p.last = now
 	return p.stood
+}
+
+// tell sends a heartbeat with what was done so far. Those that follow repeat it,
+// since only the newest one is shown: a step that is silent for minutes, such as
+// a box that packs a large history, still shows how far it came.
+func tell(ctx context.Context, done ...any) {
+	if p, ok := ctx.Value(pulseKey{}).(*pulse); ok {
+		p.mu.Lock()
+		p.told = done
+		p.mu.Unlock()
+	}
+	activity.RecordHeartbeat(ctx, done...)
+}
+
+func (p *pulse) details() []any {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return p.told
 }
 
 // fencedContext ends, for whoever asks it, as soon as this process stood still:
@@ -103,7 +122,7 @@ func beat(ctx context.Context) (beating context.Context, stop func()) {
 					cancel(stoodStill())
 					return
 				}
-				activity.RecordHeartbeat(beating)
+				activity.RecordHeartbeat(beating, p.details()...)
 			}
 		}
 	})

@@ -4,8 +4,6 @@ import (
 	"context"
 	"io"
 
-	"go.temporal.io/sdk/activity"
-
 	"github.com/openhands/boxkeeper/agentserver"
 	"github.com/openhands/boxkeeper/box"
 	"github.com/openhands/boxkeeper/exports"
@@ -61,7 +59,7 @@ func (b *Boxes) Restore(ctx context.Context, in RestoreInput) (box.Outcome, erro
 			return box.Outcome{}, err
 		}
 		err = b.Store.Restore(ctx, in.Workspace, in.Receipt, there, agentserver.History{Client: client}, func(p exports.Progress) {
-			activity.RecordHeartbeat(ctx, p.Done, p.Total)
+			tell(ctx, p.Done, p.Total)
 			if b.Progress != nil {
 				b.Progress(in.Workspace, p)
 			}
@@ -98,7 +96,7 @@ func (b *Boxes) restoreWorkspace(ctx context.Context, client *agentserver.Client
 	tar := from.Tar(ctx)
 	defer tar.Close()
 	told := &progress{from: tar, tell: func(done int64) {
-		activity.RecordHeartbeat(ctx, done, archive.Bytes)
+		tell(ctx, done, archive.Bytes)
 		if b.Progress != nil {
 			b.Progress(in.Workspace, exports.Progress{Stage: exports.StageRestore, Bytes: done, Size: archive.Bytes})
 		}

@@ -45,12 +45,27 @@ type Receipt struct {
 	// Archive is what the export holds of the workspace. Exports of earlier
 	// versions held none, and it is not set.
 	Archive ArchiveReceipt `json:"workspace_archive,omitzero"`
+	// Secrets is what was found by the look for secrets. Earlier versions did not
+	// say, and it is not set.
+	Secrets SecretsReceipt `json:"secrets,omitzero"`
+}
+
+// SecretsReceipt counts what looks like a credential in an export. Where it stands
+// is in the report beside the export, and what it is nowhere.
+type SecretsReceipt struct {
+	// Scanned is set when all of the export was looked through, but what is packed.
+	Scanned bool `json:"scanned,omitzero"`
+	// Found counts all of them, Masked those of which the export holds a mask.
+	Found  int `json:"found,omitzero"`
+	Masked int `json:"masked,omitzero"`
 }
 
 // ArchiveReceipt is what an export holds of a workspace's files.
 type ArchiveReceipt struct {
-	// None says why the export holds none of them; all else is then not set.
-	None string `json:"none,omitzero"`
+	// None says why the export holds none of them; all else is then not set, but
+	// Withheld, which says that it is for the secrets in them.
+	None     string `json:"none,omitzero"`
+	Withheld bool   `json:"withheld,omitzero"`
 	// Bytes and SHA256 are those of the tar.
 	Bytes        int64  `json:"bytes,omitzero"`
 	SHA256       string `json:"sha256,omitzero"`

@@ -40,7 +40,7 @@ func ExportLifeOf(workspace string, entries []LedgerEntry) (ExportLife, error) {
 	}
 	switch {
 	case facts.State == StateAbandoned:
-		life.Reason = "it was abandoned, so its box may still exist, and its exports stay"
+		life.Reason = "it was abandoned, so its box may still exist, and its exports stay until a person deletes them"
 	case facts.State != StateBoxArchived || life.Ended.IsZero():
 		life.Ended = time.Time{}
 		life.Reason = "it is not box-archived"
@@ -56,6 +56,12 @@ func ExportLifeOf(workspace string, entries []LedgerEntry) (ExportLife, error) {
 // Over reports whether the exports may be deleted at a time; equal counts as
 // due.
 func (l ExportLife) Over(now time.Time) bool { return !l.Due.IsZero() && !now.Before(l.Due) }
+
+// Stays reports whether the workspace was closed at a time and its exports have
+// no end: then what belongs to none of them can go.
+func (l ExportLife) Stays(at time.Time) bool {
+	return l.Due.IsZero() && !l.Ended.IsZero() && !at.Before(l.Ended)
+}
 
 // ExportTokenLife is how long a token for the deletion of an export is good for.
 const ExportTokenLife = Duration(day)

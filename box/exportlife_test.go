@@ -30,14 +30,15 @@ func TestExportsLiveFromTheEndOfTheBox(t *testing.T) {
 	for name, row := range map[string]struct {
 		entries []box.LedgerEntry
 		due     time.Time
+		stays   bool
 	}{
-		"by default 90 days":     {ledger(box.Policy{}, box.LedgerDeleted, `{"by":"o"}`), ended.Add(90 * 24 * time.Hour)},
-		"as the policy says":     {ledger(box.Policy{ExportLife: box.Duration(time.Hour)}, box.LedgerDeleted, `{"by":"o"}`), ended.Add(time.Hour)},
-		"a policy of never":      {ledger(box.Policy{ExportLife: box.Never}, box.LedgerDeleted, `{"by":"o"}`), time.Time{}},
-		"it was abandoned":       {ledger(box.Policy{ExportLife: box.Duration(time.Hour)}, box.LedgerAbandoned, `{}`), time.Time{}},
-		"it lives":               {ledger(box.Policy{ExportLife: box.Duration(time.Hour)}, "", ""), time.Time{}},
-		"it is being deleted":    {ledger(box.Policy{ExportLife: box.Duration(time.Hour)}, box.LedgerDeleteIntent, `{"by":"o"}`), time.Time{}},
-		"only its end is stored": {[]box.LedgerEntry{{Seq: 1, ID: "d", Kind: box.LedgerDeleted, Epoch: 1, At: ended}}, ended.Add(90 * 24 * time.Hour)},
+		"by default 90 days":     {ledger(box.Policy{}, box.LedgerDeleted, `{"by":"o"}`), ended.Add(90 * 24 * time.Hour), false},
+		"as the policy says":     {ledger(box.Policy{ExportLife: box.Duration(time.Hour)}, box.LedgerDeleted, `{"by":"o"}`), ended.Add(time.Hour), false},
+		"a policy of never":      {ledger(box.Policy{ExportLife: box.Never}, box.LedgerDeleted, `{"by":"o"}`), time.Time{}, true},
+		"it was abandoned":       {ledger(box.Policy{ExportLife: box.Duration(time.Hour)}, box.LedgerAbandoned, `{}`), time.Time{}, true},
+		"it lives":               {ledger(box.Policy{ExportLife: box.Duration(time.Hour)}, "", ""), time.Time{}, false},
+		"it is being deleted":    {ledger(box.Policy{ExportLife: box.Duration(time.Hour)}, box.LedgerDeleteIntent, `{"by":"o"}`), time.Time{}, false},
+		"only its end is stored": {[]box.LedgerEntry{{Seq: 1, ID: "d", Kind: box.LedgerDeleted, Epoch: 1, At: ended}}, ended.Add(90 * 24 * time.Hour), false},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
@@ -51,6 +52,8 @@ func TestExportsLiveFromTheEndOfTheBox(t *testing.T) {
 				assert.True(t, life.Over(row.due), "equal counts as due")
 			}
 			assert.Equal(t, !row.due.IsZero(), life.Over(ended.AddDate(50, 0, 0)))
+			assert.Equal(t, row.stays, life.Stays(ended), "equal counts as closed")
+			assert.False(t, life.Stays(ended.Add(-1)))
 		})
 	}
 	whole := ledger(box.Policy{}, box.LedgerDeleted, `{"by":"o"}`)

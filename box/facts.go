@@ -74,6 +74,7 @@ type Facts struct {
 	Receipt   Receipt   `json:"receipt,omitzero"`
 	ReceiptAt time.Time `json:"receipt_at,omitzero"`
 	Reclaimed int64     `json:"reclaimed_bytes,omitzero"` // sum over all passes
+	Passes    []Pass    `json:"passes,omitzero"`          // the newest of them
 
 	Sequence      *Sequence     `json:"sequence,omitzero"`
 	SuspendWanted *Wish         `json:"suspend_wanted,omitzero"`

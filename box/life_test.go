@@ -221,7 +221,7 @@ func (w *world) answer(step box.Step) box.Outcome {
 		w.events = w.facts.Restoring.Receipt.Events
 		return box.Outcome{Use: w.use()}
 	case box.StepReclaim:
-		return box.Outcome{Reclaim: box.ReclaimReport{PlanID: "p", FreedBytes: 1 << 20}}
+		return box.Outcome{Reclaim: box.ReclaimReport{PlanID: fmt.Sprint("p", w.facts.Steps), FreedBytes: 1 << 20, RemovedBytes: 1 << 20}}
 	case box.StepExport:
 		w.stored[w.digest()] = true
 		return box.Outcome{Receipt: box.Receipt{Workspace: "demo", Epoch: w.facts.Epoch, Key: "k", SHA256: "s", Conversations: 1, Events: w.events, Digest: w.digest(), Archive: w.archive}}

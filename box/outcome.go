@@ -234,7 +234,7 @@ func (f *Facts) applyQuiet(out Outcome, now time.Time) {
 	if out.Use == nil || out.Use.Digest == "" {
 		f.doubtScan() // this server does not tell what its history is
 	}
-	if f.Receipt.Archive.Held() {
+	if a := f.Receipt.Archive; a.Held() || a.Withheld {
 		// Files change without a word being said, and only another export shows it.
 		f.doubtScan()
 	}
@@ -271,9 +271,7 @@ func (f *Facts) applyUndrained(step Step, now time.Time) {
 }
 
 func (f *Facts) applyReclaimed(step Step, out Outcome, now time.Time) {
-	if !out.Reclaim.DryRun {
-		f.Reclaimed += out.Reclaim.FreedBytes
-	}
+	f.countReclaimed(out.Reclaim)
 	if step.Ask != nil {
 		report := out.Reclaim
 		f.finish(*step.Ask, Result{Reclaim: &report})

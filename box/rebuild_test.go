@@ -493,7 +493,7 @@ func TestALedgerWithoutMarksIsReadAllTheSame(t *testing.T) {
 func TestMarksHoldWhatARebuildNeeds(t *testing.T) {
 	t.Parallel()
 	elsewhere := map[string]string{
-		"Spec": "in create-intent", "Capabilities": "in created",
+		"Spec": "in create-intent", "Capabilities": "in created", "Passes": "plans are made again",
 		"Reminders": "reminders begin again", "RemindedAt": "reminders begin again",
 		"Holders": "leases end", "SuspendWanted": "asked again", "ResumeWanted": "asked again", "Asks": "asked again", "Results": "their askers are gone",
 		"Confirmation": "given again", "Failure": "tried at once", "Repairs": "counted again", "RepairedAt": "counted again",

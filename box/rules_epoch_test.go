@@ -330,7 +330,7 @@ func TestAnUnclearCreationIsNotReplaced(t *testing.T) {
 func TestEveryFactIsOfTheBoxOrOfTheWorkspace(t *testing.T) {
 	t.Parallel()
 	workspace := []string{
-		"Spec", "Policy", "Capabilities", "Epoch", "Epochs", "State", "StateSince", "Receipt", "ReceiptAt", "Reclaimed", "Results",
+		"Spec", "Policy", "Capabilities", "Epoch", "Epochs", "State", "StateSince", "Receipt", "ReceiptAt", "Reclaimed", "Passes", "Results",
 		"DeletionCount", "Confirmation", "Adopt", "Restoring", "Abandonment", "Former", "Hold", "Kept", "Frozen", "Steps", "Seen",
 		"Transitions", "Decided", "Outbox", "Began", "Durable", "Recording", "Recorded",
 	}

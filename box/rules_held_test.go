@@ -14,6 +14,8 @@ import (
 var (
 	held   = box.ArchiveReceipt{Bytes: 2048, SHA256: "t", Files: 3}
 	unable = box.ArchiveReceipt{None: "its agent-server cannot give them out"}
+	// withheld is of an export whose policy keeps files with secrets out.
+	withheld = box.ArchiveReceipt{None: "they hold 2 possible secrets", Withheld: true}
 )
 
 func missing(n int64) box.ArchiveReceipt {
@@ -44,6 +46,7 @@ func TestWhatNoExportHoldsIsShown(t *testing.T) {
 		"one thing is missing":            {missing(1), []string{"1 thing in the workspace that could not be read and cannot be made again, so push or copy what you need"}},
 		"things are missing":              {missing(3), []string{"3 things in the workspace that could not be read and cannot be made again, so push or copy what you need"}},
 		"the box cannot give its files":   {unable, []string{"files in the workspace: its agent-server cannot give them out, so push or copy what you need"}},
+		"files with secrets in them":      {withheld, []string{"files in the workspace: they hold 2 possible secrets, so push or copy what you need"}},
 		"an export of an earlier version": {box.ArchiveReceipt{}, []string{"files in the workspace: the newest export holds the conversations only, so push or copy what you need"}},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -141,6 +144,7 @@ func TestAPolicyThatDeletesWaitsForAPersonWhenSomethingIsMissing(t *testing.T) {
 		"an export of an earlier version": {box.ArchiveReceipt{}, ""},
 		"one thing is missing":            {missing(1), "lacks 1 thing in the workspace"},
 		"the box cannot give its files":   {unable, "lacks the files in the workspace,"},
+		"its files are kept out":          {withheld, "lacks the files in the workspace,"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
@@ -187,6 +191,7 @@ func TestASuspendTakesTheFilesAgain(t *testing.T) {
 		"the export holds files":      {held, 2},
 		"it lacks some":               {missing(1), 2},
 		"the box gives none":          {unable, 1},
+		"they were kept out":          {withheld, 2}, // they may have lost their secrets meanwhile
 		"it is of an earlier version": {box.ArchiveReceipt{}, 1},
 	} {
 		t.Run(name, func(t *testing.T) {

@@ -25,6 +25,9 @@ func TestSecretsPolicy(t *testing.T) {
 		if !row.policy.Masks(true) {
 			t.Errorf("%q does not mask what the agent-server promised to", row.policy)
 		}
+		if got, want := row.policy.Withholds(), row.policy == box.SecretsRedact || row.policy == box.SecretsBlock; got != want {
+			t.Errorf("%q keeps files with a find out: %v", row.policy, got)
+		}
 		if got := row.policy.Masks(false); got != row.masks {
 			t.Errorf("%q masks: %v", row.policy, got)
 		}

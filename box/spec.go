@@ -60,8 +60,8 @@ type Policy struct { //nolint:recvcheck // only the method that hands out places
 	DeadMan     Duration `json:"dead_man,omitzero"`     // margin of the provider's own timers over ours
 	OnExpiry    OnExpiry `json:"on_expiry,omitzero"`    // see OnExpiry
 	Lead        Lead     `json:"lead,omitzero"`         // who suspends an idle box first; default: as the provider's row says
-	// ExportSecrets is what is done about secrets in an exported history; default:
-	// as the worker is set, which is to keep them.
+	// ExportSecrets is what is done about secrets in what is exported; default: as the
+	// worker is set, which is to keep them.
 	ExportSecrets SecretsPolicy `json:"export_secrets,omitzero"`
 }
 

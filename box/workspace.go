@@ -1,5 +1,10 @@
 package box
 
+import (
+	"encoding/json"
+	"unicode/utf8"
+)
+
 // The names in the archive of a workspace, a tar compressed with zstd. What lies
 // at workspace/a.txt in the box is at files/workspace/a.txt.
 const (
@@ -78,6 +83,52 @@ type ManifestRepository struct {
 	// InProgress is what was begun and not ended, such as "rebase". Its state is
 	// not in the archive, but what it names is.
 	InProgress []string `json:"in_progress,omitzero"`
+}
+
+// wireRepository is a repository in JSON, which holds text alone. Names in a box are
+// bytes: what is no text has a field of its own beside the one that can be read.
+type wireRepository struct {
+	plainRepository
+	PathBase64     []byte `json:"path_base64,omitzero"`
+	BranchBase64   []byte `json:"branch_base64,omitzero"`
+	BundleOfBase64 []byte `json:"bundle_of_base64,omitzero"`
+}
+
+type plainRepository ManifestRepository
+
+func (w *wireRepository) names() []wireName {
+	return []wireName{{&w.Path, &w.PathBase64}, {&w.Branch, &w.BranchBase64}, {&w.BundleOf, &w.BundleOfBase64}}
+}
+
+type wireName struct {
+	text  *string
+	bytes *[]byte
+}
+
+// MarshalJSON writes names that are no text in full.
+func (r ManifestRepository) MarshalJSON() ([]byte, error) {
+	w := wireRepository{plainRepository: plainRepository(r)}
+	for _, name := range w.names() {
+		if !utf8.ValidString(*name.text) {
+			*name.bytes = []byte(*name.text)
+		}
+	}
+	return json.Marshal(w)
+}
+
+// UnmarshalJSON reads what MarshalJSON writes.
+func (r *ManifestRepository) UnmarshalJSON(text []byte) error {
+	var w wireRepository
+	if err := json.Unmarshal(text, &w); err != nil {
+		return err
+	}
+	for _, name := range w.names() {
+		if *name.bytes != nil {
+			*name.text = string(*name.bytes)
+		}
+	}
+	*r = ManifestRepository(w.plainRepository)
+	return nil
 }
 
 // ManifestStash is one entry of a stash.

@@ -47,7 +47,7 @@ func (m Manifest) badArchive() string {
 		return "it has a part that its version has not"
 	case m.Version == 1:
 		return ""
-	case (a == nil) != (m.NoArchive != "") || len(m.NoArchive) > maxReason:
+	case (a == nil) != (m.NoArchive != "") || len(m.NoArchive) > maxReason || a != nil && m.Withheld:
 		return "it neither has an archive of the workspace nor says why not, or both"
 	case a == nil:
 		return ""
@@ -64,7 +64,7 @@ func (m Manifest) badArchive() string {
 // archived is what a receipt says of the workspace.
 func (m Manifest) archived() box.ArchiveReceipt {
 	if m.Archive == nil {
-		return box.ArchiveReceipt{None: m.NoArchive}
+		return box.ArchiveReceipt{None: m.NoArchive, Withheld: m.Withheld}
 	}
 	a := m.Archive
 	return box.ArchiveReceipt{

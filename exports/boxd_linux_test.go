@@ -166,7 +166,7 @@ func TestScenario80WorkThatNobodyPushedComesBack(t *testing.T) {
 	require.Contains(t, git(t, tree, "stash", "show", "-p", stash), "+put aside")
 }
 
-func filesBelow(t *testing.T, dir string) []string {
+func filesBelow(t testing.TB, dir string) []string {
 	t.Helper()
 	var out []string
 	require.NoError(t, filepath.WalkDir(dir, func(name string, e os.DirEntry, err error) error {

@@ -8,6 +8,7 @@ import (
 	"errors"
 	"hash"
 	"io"
+	"os"
 
 	"github.com/klauspost/compress/zstd"
 	"github.com/restic/chunker"
@@ -130,9 +131,12 @@ type chunkKeeper struct {
 	chunks    []chunk
 	at        map[[sha256.Size]byte]int32 // of each different one, in chunks
 	zip       *zstd.Encoder
-	packed    []byte
-	read      *chunkReader
-	stored    int64 // of the different ones
+	// packed holds the chunk in hand, compressed, when packedBytes is not 0. It is a
+	// spool file: in memory it would be as large as the chunk again.
+	packed      *os.File
+	packedBytes int64
+	read        *chunkReader
+	stored      int64 // of the different ones
 }
 
 func newChunkKeeper(s *Store, workspace string) (*chunkKeeper, error) {
@@ -140,10 +144,35 @@ func newChunkKeeper(s *Store, workspace string) (*chunkKeeper, error) {
 	if err != nil {
 		return nil, err
 	}
-	return &chunkKeeper{store: s, workspace: workspace, at: map[[sha256.Size]byte]int32{}, zip: zip, read: newChunkReader(s, workspace)}, nil
+	packed, err := s.newSpool()
+	if err != nil {
+		return nil, err
+	}
+	return &chunkKeeper{store: s, workspace: workspace, at: map[[sha256.Size]byte]int32{}, zip: zip, packed: packed, read: newChunkReader(s, workspace)}, nil
 }
 
-func (k *chunkKeeper) close() { k.read.close() }
+func (k *chunkKeeper) close() {
+	k.read.close()
+	_ = k.packed.Close() // it has no name any more
+}
+
+// pack compresses a chunk.
+func (k *chunkKeeper) pack(data []byte) (err error) {
+	if _, err := k.packed.Seek(0, io.SeekStart); err != nil {
+		return fault(context.Background(), "write the spool file", bare(err)) //nolint:forbidigo // a file on this machine, which no context ends
+	}
+	k.zip.Reset(spoolWriter{k.packed})
+	if _, err = k.zip.Write(data); err == nil {
+		err = k.zip.Close()
+	}
+	if err != nil {
+		return err
+	}
+	if k.packedBytes, err = k.packed.Seek(0, io.SeekCurrent); err != nil {
+		return fault(context.Background(), "write the spool file", bare(err)) //nolint:forbidigo // as above
+	}
+	return nil
+}
 
 func newPacker() (*zstd.Encoder, error) {
 	zip, err := zstd.NewWriter(nil, zstd.WithEncoderConcurrency(1), zstd.WithEncoderLevel(zstd.SpeedDefault), zstd.WithWindowSize(chunkWindow), zstd.WithLowerEncoderMem(true))
@@ -166,7 +195,7 @@ func (k *chunkKeeper) keep(ctx context.Context, data []byte) error {
 		k.chunks = append(k.chunks, again)
 		return nil
 	}
-	k.packed = k.packed[:0]
+	k.packedBytes = 0
 	for ; c.copy <= maxAlternates; c.copy++ {
 		done, err := k.try(ctx, &c, data)
 		if err != nil {
@@ -195,12 +224,14 @@ func (k *chunkKeeper) try(ctx context.Context, c *chunk, data []byte) (done bool
 		case box.ClassOf(err) != box.ClassNotFound:
 			return false, err
 		}
-		if len(k.packed) == 0 {
-			k.packed = k.zip.EncodeAll(data, k.packed)
+		if k.packedBytes == 0 {
+			if err := k.pack(data); err != nil {
+				return false, err
+			}
 		}
-		err = k.store.put(ctx, key, "application/zstd", bytes.NewReader(k.packed), nil)
+		err = k.store.put(ctx, key, "application/zstd", io.NewSectionReader(k.packed, 0, k.packedBytes), nil)
 		if err == nil {
-			c.stored, c.fresh = int32(len(k.packed)), true //nolint:gosec // little more than maxChunk
+			c.stored, c.fresh = int32(k.packedBytes), true //nolint:gosec // little more than maxChunk
 			return true, nil
 		}
 		if box.ClassOf(err) != box.ClassAlreadyExists {
@@ -237,10 +268,11 @@ type chunkReader struct {
 	store     *Store
 	workspace string
 	zip       *zstd.Decoder
+	buf       []byte // of the copying: there are many chunks
 }
 
 func newChunkReader(s *Store, workspace string) *chunkReader {
-	return &chunkReader{store: s, workspace: workspace}
+	return &chunkReader{store: s, workspace: workspace, buf: make([]byte, copyBufferSize)}
 }
 
 func (r *chunkReader) close() {
@@ -293,12 +325,12 @@ func (r *chunkReader) pour(ctx context.Context, c chunk, w io.Writer, tick func(
 		err = r.zip.Reset(source)
 	}
 	if err == nil {
-		err = pour(ctx, w, io.LimitReader(r.zip, int64(c.bytes)+1), func(k int) {
+		err = pourWith(ctx, w, io.LimitReader(r.zip, int64(c.bytes)+1), func(k int) {
 			n += int64(k)
 			if tick != nil {
 				tick(k)
 			}
-		})
+		}, r.buf)
 	}
 	switch {
 	case source.err != nil:

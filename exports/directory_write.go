@@ -43,16 +43,25 @@ func (d *directory) NewTypedWriter(ctx context.Context, key, _ string, opts *dri
 	return &directoryWriter{ctx: ctx, directory: d, file: f, name: name, key: key}, nil
 }
 
+// syncEvery is how much of an object is written before it is synced. At the end
+// alone a cancelled export would wait until gigabytes are on the disk.
+const syncEvery = 64 << 20
+
 type directoryWriter struct {
 	ctx       context.Context //nolint:containedctx // the driver interface hands Close none
 	directory *directory
 	file      *os.File
 	name, key string
+	unsynced  int
 	failed    error
 }
 
 func (w *directoryWriter) Write(p []byte) (int, error) {
 	n, err := w.file.Write(p)
+	if w.unsynced += n; err == nil && w.unsynced >= syncEvery {
+		w.unsynced = 0
+		err = w.file.Sync()
+	}
 	if err != nil {
 		w.failed = bare(err)
 		return n, w.failed

@@ -36,16 +36,12 @@ func ExampleStore_Export() {
 
 func ExampleStore_WriteText() {
 	ctx := context.Background()
-	store, err := exports.Open(ctx, "mem://")
+	store, err := exportedDemo(ctx, newServer(1))
 	if err != nil {
 		fmt.Println(err)
 		return
 	}
 	defer store.Close() //nolint:errcheck // an example's
-	if _, err := store.Export(ctx, exports.Request{Workspace: "demo", Epoch: 1, Attempt: "first"}, newServer(1), nil); err != nil {
-		fmt.Println(err)
-		return
-	}
 	conversations, err := store.Conversations(ctx, "demo")
 	if err != nil {
 		fmt.Println(err)
@@ -62,20 +58,25 @@ func ExampleStore_WriteText() {
 	// workspace demo has no export of conversation 00000000000000000000000000000002
 }
 
+// exportedDemo is a store with an export of the workspace "demo".
+func exportedDemo(ctx context.Context, src exports.Source) (*exports.Store, error) {
+	store, err := exports.Open(ctx, "mem://")
+	if err == nil {
+		_, err = store.Export(ctx, exports.Request{Workspace: "demo", Epoch: 1, Attempt: "first"}, src, nil)
+	}
+	return store, err
+}
+
 // A page of a history, as a gateway shows it: the box and its engine may be
 // gone. The position of the next page goes into its link.
 func ExampleStore_OpenConversation() {
 	ctx := context.Background()
-	store, err := exports.Open(ctx, "mem://")
+	store, err := exportedDemo(ctx, newServer(7))
 	if err != nil {
 		fmt.Println(err)
 		return
 	}
 	defer store.Close() //nolint:errcheck // an example's
-	if _, err := store.Export(ctx, exports.Request{Workspace: "demo", Epoch: 1, Attempt: "first"}, newServer(7), nil); err != nil {
-		fmt.Println(err)
-		return
-	}
 	page := func(id string, from, count int) (next int, err error) {
 		conversation, err := store.OpenConversation(ctx, "demo", id)
 		if err != nil {

@@ -177,22 +177,30 @@ func (e *exporter) write(ctx context.Context, attempt string, list []box.Convers
 	for _, id := range slices.Sorted(maps.Keys(have)) {
 		entries = append(entries, have[id])
 	}
-	secrets, err := e.secretsReport(ctx, attempt, objectIDs(entries))
+	if !e.scan.refused() { // else it is not all there, and will be refused
+		// Reused copies were read to the end when they were chosen.
+		fresh := slices.DeleteFunc(slices.Clone(entries), func(c ConversationEntry) bool { return c.Reused })
+		if err := e.readBack(ctx, fresh); err != nil {
+			return box.Receipt{}, err
+		}
+	}
+	work, err := e.archive(ctx)
 	if err != nil {
 		return box.Receipt{}, err
 	}
-	// Reused copies were read to the end when they were chosen.
-	fresh := slices.DeleteFunc(slices.Clone(entries), func(c ConversationEntry) bool { return c.Reused })
-	if err := e.readBack(ctx, fresh); err != nil {
+	objects := objectIDs(entries)
+	if work.object != nil {
+		objects = append(objects, *work.object)
+	}
+	secrets, err := e.secretsReport(ctx, attempt, objects)
+	if err != nil {
 		return box.Receipt{}, err
 	}
 	m := Manifest{
 		Version: ManifestVersion, Workspace: e.req.Workspace, Epoch: e.req.Epoch, Attempt: attempt,
 		CreatedAt: e.store.now().UTC(), Tool: e.store.tool,
 		Digest: box.HistoryDigest(marks(entries)), Totals: totals(entries), Conversations: entries, Secrets: secrets,
-	}
-	if m.Archive, m.NoArchive, err = e.archive(ctx); err != nil {
-		return box.Receipt{}, err
+		Archive: work.archive, NoArchive: work.none, Withheld: work.withheld,
 	}
 	return e.seal(ctx, m)
 }

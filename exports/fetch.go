@@ -58,7 +58,8 @@ func (e *exporter) conversation(ctx context.Context, mark box.ConversationMark) 
 		// The export will be refused. The rest is looked through all the same, so
 		// that the report is whole, and this does not go into the store.
 		entry.Key = objectKey(e.prefix, mark.ID, next)
-		e.scan.record(entry.Key, entry.SHA256, found)
+		found.Withheld = true
+		e.scan.record(objectID{entry.Key, entry.SHA256}, found)
 		return entry, true, nil
 	}
 	for n := next; n <= maxAlternates; n++ {
@@ -66,7 +67,7 @@ func (e *exporter) conversation(ctx context.Context, mark box.ConversationMark) 
 		e.stage(StageStore, mark.ID, f.size)
 		err := e.store.put(ctx, entry.Key, "application/zip", io.NewSectionReader(f.file, 0, f.size), e.tick)
 		if err == nil {
-			e.scan.record(entry.Key, entry.SHA256, found)
+			e.scan.record(objectID{entry.Key, entry.SHA256}, found)
 			return entry, true, nil
 		}
 		if box.ClassOf(err) != box.ClassAlreadyExists {
@@ -74,7 +75,7 @@ func (e *exporter) conversation(ctx context.Context, mark box.ConversationMark) 
 		}
 		// Taken meanwhile, by another runner or by our own lost answer.
 		if err := e.store.proveSum(ctx, entry, nil); err == nil {
-			e.scan.record(entry.Key, entry.SHA256, found)
+			e.scan.record(objectID{entry.Key, entry.SHA256}, found)
 			return entry, true, nil
 		} else if !damaged(err) {
 			return ConversationEntry{}, false, err

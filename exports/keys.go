@@ -24,8 +24,9 @@ var (
 	objectKeyForm    = regexp.MustCompile(`^exports/([a-z0-9-]{1,40})/[0-9]{4}/[a-z0-9][a-z0-9_-]{0,99}/conversations/([0-9a-f]{32})(-[0-9]{1,3})?\.zip$`)
 	indexKeyForm     = regexp.MustCompile(`^exports/([a-z0-9-]{1,40})/[0-9]{4}/[a-z0-9][a-z0-9_-]{0,99}/workspace(-[0-9]{1,3})?\.json\.zst$`)
 	secretsKeyForm   = regexp.MustCompile(`^secrets(-[0-9]{1,3})?\.json$`)
+	reportKeyForm    = regexp.MustCompile(`^exports/([a-z0-9-]{1,40})/([0-9]{4})/([a-z0-9][a-z0-9_-]{0,99})/secrets(-[0-9]{1,3})?\.json$`)
 	attemptKeyForm   = regexp.MustCompile(`^exports/[a-z0-9-]{1,40}/[0-9]{4}/[a-z0-9][a-z0-9_-]{0,99}/[a-z0-9._/-]+$`)
-	chunkKeyForm     = regexp.MustCompile(`^chunks/[a-z0-9-]{1,40}/[0-9a-f]{2}/[0-9a-f]{64}$`)
+	chunkKeyForm     = regexp.MustCompile(`^chunks/[a-z0-9-]{1,40}/[0-9a-f]{2}/[0-9a-f]{64}(-[0-9]{1,3})?$`)
 	ledgerKeyForm    = regexp.MustCompile(`^ledger/[a-z0-9-]{1,40}/([0-9]{8})\.json$`)
 )
 

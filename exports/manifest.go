@@ -40,6 +40,8 @@ type Manifest struct {
 	// version 2 one of the two is set.
 	Archive   *WorkspaceArchive `json:"workspace_archive,omitzero"`
 	NoArchive string            `json:"no_workspace_archive,omitzero"`
+	// Withheld says that it is for the secrets in it.
+	Withheld bool `json:"workspace_withheld,omitzero"`
 	// Secrets names the report of secrets; absent when nobody looked.
 	Secrets *SecretsEntry `json:"secrets,omitzero"`
 }
@@ -138,7 +140,7 @@ func decodeManifest(key string, data []byte) (Manifest, error) {
 	if why := m.badArchive(); why != "" {
 		return refuse(why)
 	}
-	if s := m.Secrets; s != nil && (s.Findings < 0 || !sumForm.MatchString(s.SHA256) || !secretsOf(s.Key, workspace, epoch, attempt)) {
+	if s := m.Secrets; s != nil && (s.Masked < 0 || s.Findings < s.Masked || !sumForm.MatchString(s.SHA256) || !secretsOf(s.Key, workspace, epoch, attempt)) {
 		return refuse("its report of secrets has a count, a sum or a key of a wrong form")
 	}
 	if totals(m.Conversations) != m.Totals {
@@ -170,6 +172,6 @@ func (m Manifest) receipt(key, sum string) box.Receipt {
 	return box.Receipt{
 		Workspace: m.Workspace, Epoch: m.Epoch, Key: key, SHA256: sum,
 		Bytes: m.Totals.Bytes, Conversations: m.Totals.Conversations, Events: m.Totals.Events,
-		Digest: m.Digest, Reused: m.Totals.Reused, Archive: m.archived(),
+		Digest: m.Digest, Reused: m.Totals.Reused, Archive: m.archived(), Secrets: m.found(),
 	}
 }

@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"context"
 	"encoding/json"
+	"fmt"
 	"slices"
 
 	"github.com/openhands/boxkeeper/box"
@@ -41,14 +42,20 @@ type SecretsReport struct {
 	Objects []ScannedObject `json:"objects"`
 }
 
-// ScannedObject is one object of an export, read to its end.
+// ScannedObject is one object of an export, read to its end: the zip of a
+// conversation, or the index of a workspace's archive, which stands for all of that.
 type ScannedObject struct {
-	Key      string `json:"key"`
-	SHA256   string `json:"sha256"`
-	Entries  int    `json:"entries"`
-	Bytes    int64  `json:"bytes"` // unpacked
-	Findings int    `json:"findings"`
-	Masked   int    `json:"masked"`
+	Key    string `json:"key"`
+	SHA256 string `json:"sha256,omitzero"` // of what is stored
+	// Withheld says that it is not in the store, for what was found in the export.
+	Withheld bool `json:"withheld,omitzero"`
+	// Packed counts bytes that were not looked into: bundles and objects of git are
+	// compressed.
+	Packed   int64 `json:"packed,omitzero"`
+	Entries  int   `json:"entries"`
+	Bytes    int64 `json:"bytes"` // unpacked
+	Findings int   `json:"findings"`
+	Masked   int   `json:"masked"`
 	// List holds the first finds, in the order of the object.
 	List []SecretFinding `json:"list,omitzero"`
 }
@@ -76,6 +83,18 @@ type SecretsEntry struct {
 	Key      string `json:"key"`
 	SHA256   string `json:"sha256"`
 	Findings int    `json:"findings"`
+	Masked   int    `json:"masked,omitzero"`
+	// Whole says that the files of the workspace were looked through too; earlier
+	// versions looked at conversations only.
+	Whole bool `json:"whole,omitzero"`
+}
+
+// found is what a receipt says of the secrets in an export.
+func (m Manifest) found() box.SecretsReceipt {
+	if m.Secrets == nil {
+		return box.SecretsReceipt{}
+	}
+	return box.SecretsReceipt{Scanned: m.Secrets.Whole, Found: m.Secrets.Findings, Masked: m.Secrets.Masked}
 }
 
 // finish sorts the objects, cuts the lists and makes the sums.
@@ -120,17 +139,38 @@ func (r *SecretsReport) encode() ([]byte, error) {
 }
 
 // Secrets returns the report of secrets of an export, by the key of its
-// manifest. NotFound: the export was taken by a program that did not scan.
-// Unknown: the report is lost or altered. It may be repeated.
-func (s *Store) Secrets(ctx context.Context, manifest string) (SecretsReport, error) {
-	m, _, err := s.manifest(ctx, manifest)
+// manifest; of an export that was refused for what it holds, which has none, by
+// the key of the report itself. NotFound: there is no such export, or it was taken
+// by a program that did not look. Invalid: the key is of neither. Unknown: the report
+// is lost or altered. It may be repeated.
+func (s *Store) Secrets(ctx context.Context, key string) (SecretsReport, error) {
+	if at := reportKeyForm.FindStringSubmatch(key); at != nil {
+		return s.loneSecrets(ctx, key, at[1], at[2], at[3])
+	}
+	if _, _, _, ok := parseManifestKey(key); !ok {
+		return SecretsReport{}, box.Invalidf("export", "%q is not the key of an export or of a report of secrets; the list of exports, or the error of the one that was refused, names it", printable(key))
+	}
+	m, _, err := s.manifest(ctx, key)
 	if err != nil {
 		return SecretsReport{}, err
 	}
 	if m.Secrets == nil {
-		return SecretsReport{}, box.Errorf(box.ClassNotFound, "export %s was taken without a look for secrets; export again", manifest)
+		return SecretsReport{}, box.Errorf(box.ClassNotFound, "export %s was taken without a look for secrets; export again", key)
 	}
 	return s.secrets(ctx, *m.Secrets)
+}
+
+// loneSecrets reads a report that no manifest has the sum of.
+func (s *Store) loneSecrets(ctx context.Context, key, workspace, epoch, attempt string) (SecretsReport, error) {
+	data, err := s.small(ctx, key, maxReportBytes)
+	if err != nil {
+		return SecretsReport{}, err
+	}
+	r, err := decodeSecrets(key, data)
+	if err == nil && (r.Workspace != workspace || fmt.Sprintf("%04d", r.Epoch) != epoch || r.Attempt != attempt) {
+		err = box.Errorf(box.ClassUnknown, "the report %s cannot be trusted: it was written for another key", key)
+	}
+	return r, err
 }
 
 // secrets reads a report that a manifest names.

@@ -20,6 +20,8 @@ type scan struct {
 	// policy that they were stored by.
 	earlier map[objectID]earlierScan
 	listed  int
+	// past is the workspace of an earlier export, if all finds in it are known.
+	past *pastArchive
 }
 
 type objectID struct{ key, sum string }
@@ -63,6 +65,9 @@ func (c *scan) learn(ctx context.Context, s *Store, m Manifest) error {
 	if r.Rules == c.scanner.Rules() {
 		for _, o := range r.Objects {
 			c.earlier[objectID{o.Key, o.SHA256}] = earlierScan{o, r.Policy}
+			if m.Archive != nil && o.Key == m.Archive.Index.Key && o.SHA256 == m.Archive.Index.SHA256 && len(o.List) == o.Findings {
+				c.past = &pastArchive{*m.Archive, o}
+			}
 		}
 	}
 	return nil
@@ -175,13 +180,22 @@ func (c *scan) refuses(o ScannedObject) bool {
 	return c.policy.Refusal(o.Findings, o.Masked, "", "") != nil
 }
 
-// record keeps what was found in an object that is in the store.
-func (c *scan) record(key, sum string, o ScannedObject) {
-	id := objectID{key, sum}
+// refused reports whether it cannot be taken because of any so far.
+func (c *scan) refused() bool {
+	for _, o := range c.objects {
+		if c.refuses(o) {
+			return true
+		}
+	}
+	return false
+}
+
+// record keeps what was found in an object.
+func (c *scan) record(id objectID, o ScannedObject) {
 	if old, ok := c.objects[id]; ok {
 		c.listed -= len(old.List)
 	}
-	o.Key, o.SHA256 = key, sum
+	o.Key, o.SHA256 = id.key, id.sum
 	c.objects[id] = o
 	c.listed += len(o.List)
 }
@@ -196,7 +210,7 @@ func (e *exporter) usable(ctx context.Context, c ConversationEntry) (bool, error
 		if err := e.store.proveSum(ctx, c, e.tick); err != nil {
 			return false, err
 		}
-		e.scan.record(c.Key, c.SHA256, past.object)
+		e.scan.record(objectID{c.Key, c.SHA256}, past.object)
 		return true, nil
 	}
 	f, _, err := e.store.proveCopy(ctx, c)
@@ -223,7 +237,7 @@ func (e *exporter) usableCopy(ctx context.Context, c ConversationEntry, f *spool
 	if found.mask {
 		return false, nil
 	}
-	e.scan.record(c.Key, c.SHA256, found.object)
+	e.scan.record(objectID{c.Key, c.SHA256}, found.object)
 	return true, nil
 }
 
@@ -267,7 +281,7 @@ func (e *exporter) secretsReport(ctx context.Context, attempt string, objects []
 	if err != nil {
 		return nil, err
 	}
-	entry := &SecretsEntry{SHA256: sumOf(data), Findings: r.Findings}
+	entry := &SecretsEntry{SHA256: sumOf(data), Findings: r.Findings, Masked: r.Masked, Whole: true}
 	if entry.Key, err = e.putFirst(ctx, "application/json", bytes.NewReader(data), entry.SHA256, secretsKey); err != nil {
 		return nil, err
 	}

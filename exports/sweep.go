@@ -26,6 +26,10 @@ type Swept struct {
 	// all of it takes in the store.
 	Objects     int   `json:"objects,omitzero"`
 	StoredBytes int64 `json:"stored_bytes,omitzero"`
+	// Unneeded counts those that no export names, of a closed workspace whose
+	// exports have no end, and UnneededBytes what they take. They go all the same.
+	Unneeded      int   `json:"unneeded,omitzero"`
+	UnneededBytes int64 `json:"unneeded_bytes,omitzero"`
 	// Strangers are objects of no known form, which stay.
 	Strangers []string `json:"strangers,omitempty"`
 	// Error is why nothing, or not all, was done; never set beside deleted.
@@ -61,6 +65,10 @@ type exported struct {
 // each for every workspace that has exports, and with remove it deletes what is
 // due: the manifests first, so that none is left that names what is gone, then
 // all else. What was deleted stays in the ledger, which is never swept.
+//
+// Exports without an end, such as those of an abandoned workspace, stay. What no
+// manifest names goes from a closed workspace all the same: the rest of attempts
+// that did not end, and of exports that a person deleted.
 //
 // It is safe to repeat, also twice at once and after a crash at any point. A
 // ledger that cannot be read whole keeps its exports. One workspace that fails
@@ -112,7 +120,13 @@ func (s *Store) sweepOne(ctx context.Context, workspace string, now time.Time, r
 		out.StoredBytes += o.size
 	}
 	out.Objects, out.Strangers = len(there.others), there.strangers
-	if !out.Life.Over(now) || len(out.Exports)+out.Objects == 0 {
+	if len(out.Exports)+out.Objects == 0 {
+		return out, nil
+	}
+	if out.Life.Stays(now.Add(-quietFor)) {
+		return out, s.sweepUnneeded(ctx, &out, there.others, remove)
+	}
+	if !out.Life.Over(now) {
 		return out, nil
 	}
 	out.Result = SweepDue
@@ -125,6 +139,26 @@ func (s *Store) sweepOne(ctx context.Context, workspace string, now time.Time, r
 	}
 	out.Result = SweepDeleted
 	return out, nil
+}
+
+// sweepUnneeded deletes what no manifest of a closed workspace names. Where one
+// cannot be read it may name anything, so nothing goes.
+func (s *Store) sweepUnneeded(ctx context.Context, out *Swept, others []object, remove bool) error {
+	if len(others) == 0 {
+		return nil
+	}
+	needed, _, err := s.needed(ctx, out.Workspace, "")
+	if err != nil {
+		return err
+	}
+	goes := slices.DeleteFunc(slices.Clone(others), func(o object) bool { return needed[o.key] })
+	for _, o := range goes {
+		out.Unneeded, out.UnneededBytes = out.Unneeded+1, out.UnneededBytes+o.size
+	}
+	if !remove || len(goes) == 0 {
+		return nil
+	}
+	return s.removeOthers(ctx, removal{workspace: out.Workspace, by: "policy", because: "no export of the closed workspace names them"}, nil, goes)
 }
 
 // exportedOf lists what a workspace has in the store beside its ledger.

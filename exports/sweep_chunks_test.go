@@ -6,6 +6,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/openhands/boxkeeper/box"
 	"github.com/openhands/boxkeeper/exports"
 )
 
@@ -44,4 +45,44 @@ func TestChunksStayForTheExportsThatAreMadeOfThem(t *testing.T) {
 	_, err = l.AskDeletion(t.Context(), "ws", second.Key)
 	require.ErrorContains(t, err, third.Key)
 	require.ErrorContains(t, err, "nothing is deleted")
+}
+
+// A chunk whose first name holds something else lies under a second one, and
+// goes with the exports like any other.
+func TestAChunkUnderItsSecondNameIsSwept(t *testing.T) {
+	t.Parallel()
+	l := newLife(t)
+	l.begin("ws", box.Duration(day))
+	files := smallWork()
+	export := func(attempt string) box.Receipt {
+		receipt, err := l.Export(t.Context(), exports.Request{Workspace: "ws", Epoch: 1, Attempt: attempt}, newBoxWithWork(t, files, 1), nil)
+		require.NoError(t, err)
+		return receipt
+	}
+	first := export("a")
+	damaged := chunkKeys(l.keys())
+	require.Len(t, damaged, 1)
+	l.change(damaged[0], func([]byte) []byte { return []byte("damaged") })
+	second := export("b")
+	third := export("c")
+	require.Equal(t, []string{damaged[0], damaged[0] + "-2"}, chunkKeys(l.keys()))
+
+	// With one export only goes what no other one is made of.
+	l.end("ws")
+	for _, r := range []box.Receipt{first, second} {
+		asked, err := l.AskDeletion(t.Context(), "ws", r.Key)
+		require.NoError(t, err)
+		_, err = l.DeleteExport(t.Context(), "ws", r.Key, asked.Token, "ann")
+		require.NoError(t, err)
+	}
+	require.Equal(t, []string{damaged[0] + "-2"}, chunkKeys(l.keys()))
+	_, err := l.Verify(t.Context(), "ws", third)
+	require.NoError(t, err)
+
+	l.clock.pass(day)
+	swept := l.sweep(true)["ws"]
+	require.Equal(t, exports.SweepDeleted, swept.Result)
+	require.Empty(t, swept.Strangers)
+	require.Empty(t, below(l.keys(), "chunks/ws/"))
+	require.Empty(t, below(l.keys(), "exports/ws/"))
 }

@@ -13,34 +13,44 @@ import (
 	"github.com/openhands/boxkeeper/workspacetar"
 )
 
+// taken is what became of the workspace.
+type taken struct {
+	archive *WorkspaceArchive
+	// none says why there is none, and withheld that it is for what was found in it.
+	none     string
+	withheld bool
+	// object is the archive in the report of secrets; nil when nobody gave one.
+	object *objectID
+}
+
 // archive takes the workspace into the store and proves it, or says why there
 // is none.
-func (e *exporter) archive(ctx context.Context) (a *WorkspaceArchive, none string, err error) {
+func (e *exporter) archive(ctx context.Context) (taken, error) {
 	src, ok := e.src.(WorkspaceSource)
 	if !ok {
-		return nil, "what gives the history gives no workspace", nil
+		return taken{none: "what gives the history gives no workspace"}, nil
 	}
 	var last error
 	for try := range downloadTries {
 		if try > 0 {
 			if err := pause(ctx, time.Duration(try)*retryPause); err != nil {
-				return nil, "", err
+				return taken{}, err
 			}
 		}
-		a, err := e.take(ctx, src)
+		t, err := e.take(ctx, src)
 		if err == nil {
-			return a, "", nil
+			return t, nil
 		}
 		if unsupported, ok := errors.AsType[noArchive](err); ok {
-			return nil, unsupported.why, nil
+			return taken{none: unsupported.why}, nil
 		}
 		bad, again := errors.AsType[badCopy](err)
 		if !again {
-			return nil, "", err
+			return taken{}, err
 		}
 		last = bad.err
 	}
-	return nil, "", &box.Error{
+	return taken{}, &box.Error{
 		Class: copyClass(last), Err: last, RetryAfter: retryAfter(last),
 		Message: fmt.Sprintf("the workspace cannot be exported whole after %d tries, so the box must stay", downloadTries),
 	}
@@ -52,11 +62,11 @@ type noArchive struct{ why string }
 func (n noArchive) Error() string { return n.why }
 
 // take reads the archive once. What another try may repair is a badCopy.
-func (e *exporter) take(ctx context.Context, src WorkspaceSource) (*WorkspaceArchive, error) {
+func (e *exporter) take(ctx context.Context, src WorkspaceSource) (taken, error) {
 	e.stage(StageArchive, "", -1)
 	body, err := src.Workspace(ctx)
 	if err != nil {
-		return nil, workspaceFault(ctx, err)
+		return taken{}, workspaceFault(ctx, err)
 	}
 	body = &onceCloser{ReadCloser: body}
 	// A read that hangs ends with its body.
@@ -67,39 +77,62 @@ func (e *exporter) take(ctx context.Context, src WorkspaceSource) (*WorkspaceArc
 	}()
 	spool, err := e.store.newSpool()
 	if err != nil {
-		return nil, err
+		return taken{}, err
 	}
 	defer spool.Close()
 	keeper, err := newChunkKeeper(e.store, e.req.Workspace)
 	if err != nil {
-		return nil, err
+		return taken{}, err
 	}
 	defer keeper.close()
 	index, err := newIndexWriter(spoolWriter{spool})
 	if err != nil {
-		return nil, err
+		return taken{}, err
 	}
-	manifest, cut, err := e.readTar(ctx, body, keeper, index)
+	past := e.pastFiles(ctx)
+	defer past.stop()
+	t := &taking{exporter: e, keeper: keeper, index: index, files: e.scan.beginFiles(past), refused: e.scan.refused()}
+	manifest, err := t.read(ctx, body)
 	if err != nil {
-		return nil, err
+		return taken{}, err
+	}
+	if t.shut() {
+		id := objectID{key: indexKey(e.prefix, 1)}
+		t.files.object.Withheld = true
+		e.scan.record(id, t.files.object)
+		return taken{none: withheldText(t.files.object.Findings, e.scan.policy), withheld: true, object: &id}, nil
+	}
+	e.stage(StageScan, "", -1)
+	if err := t.files.finish(ctx, keeper, e.tick); err != nil {
+		return taken{}, err
 	}
 	if err := index.chunks(keeper.chunks); err != nil {
-		return nil, err
+		return taken{}, err
 	}
 	a := &WorkspaceArchive{
-		Bytes: cut.size, SHA256: hex.EncodeToString(cut.sum.Sum(nil)), Chunks: len(keeper.chunks), StoredBytes: keeper.stored,
+		Bytes: t.cut.size, SHA256: hex.EncodeToString(t.cut.sum.Sum(nil)), Chunks: len(keeper.chunks), StoredBytes: keeper.stored,
 		Files: manifest.Files, Repositories: len(manifest.Repositories),
 		Missing: manifest.Missing, LeftOut: manifest.LeftOut, Changed: manifest.Changed,
 	}
 	if a.Index, err = index.finish(a.Chunks, a.Bytes); err != nil {
-		return nil, err
+		return taken{}, err
 	}
 	e.stage(StageReadBack, "", a.Bytes)
 	if err := keeper.readBack(ctx, e.tick); err != nil {
-		return nil, err
+		return taken{}, err
 	}
 	a.Index.Key, err = e.putFirst(ctx, "application/zstd", io.NewSectionReader(spool, 0, a.Index.Bytes), a.Index.SHA256, indexKey)
-	return a, err
+	if err != nil {
+		return taken{}, err
+	}
+	id := objectID{a.Index.Key, a.Index.SHA256}
+	e.scan.record(id, t.files.object)
+	return taken{archive: a, object: &id}, nil
+}
+
+// withheldText is for the receipt.
+func withheldText(found int, policy box.SecretsPolicy) string {
+	return fmt.Sprintf("they hold %d possible secrets, and export_secrets is %s: nothing is masked in files, so they are not stored; the report of secrets lists the places", found, policy)
 }
 
 // workspaceFault sorts what a source says instead of giving its workspace.
@@ -113,40 +146,59 @@ func workspaceFault(ctx context.Context, err error) error {
 	return badCopy{err}
 }
 
-// readTar unpacks the archive, checks it, and writes down what is where, while
-// the tar is cut and kept.
-func (e *exporter) readTar(ctx context.Context, body io.Reader, keeper *chunkKeeper, index *indexWriter) (box.Manifest, *cutter, error) {
+// taking is one reading of an archive.
+type taking struct {
+	*exporter
+	keeper  *chunkKeeper
+	index   *indexWriter
+	files   *fileScan
+	cut     *cutter
+	refused bool // the export is, for what the conversations hold
+}
+
+// shut reports whether nothing of the archive goes into the store any more.
+func (t *taking) shut() bool { return t.refused || t.files.withheld() }
+
+// read unpacks the archive, checks it, looks through it, and writes down what is
+// where, while the tar is cut and kept.
+func (t *taking) read(ctx context.Context, body io.Reader) (box.Manifest, error) {
 	source := &remember{from: body}
 	tarball, err := workspacetar.Decompress(source)
 	if err != nil {
-		return box.Manifest{}, nil, err
+		return box.Manifest{}, err
 	}
 	defer tarball.Close()
-	cut := newCutter(func(data []byte) error { return keeper.keep(ctx, data) })
+	t.cut = newCutter(func(data []byte) error { return t.keeper.keep(ctx, data) })
+	through := &gate{to: t.cut, hold: t.scan.policy.Withholds(), shut: t.shut, wait: func() bool { return t.files.between }}
 	var ours error
-	manifest, err := workspacetar.Read(io.TeeReader(ticking{ctx, tarball, e.tick}, cut), func(entry workspacetar.Entry) error {
-		ours = index.entry(entry)
+	manifest, err := workspacetar.ReadInto(io.TeeReader(ticking{ctx, tarball, t.tick}, through), t.files.take, func(entry workspacetar.Entry) error {
+		t.files.told(entry)
+		ours = t.index.entry(entry)
 		return ours
 	})
-	var kept error
+	t.files.end()
 	if err == nil {
-		kept = cut.Close()
+		err = through.open()
+	}
+	var kept error
+	if err == nil && !t.shut() {
+		kept = t.cut.Close()
 	} else {
-		kept = cut.Abort()
+		kept = t.cut.Abort()
 	}
 	switch {
 	case ctx.Err() != nil:
-		return box.Manifest{}, nil, fault(ctx, "download the workspace", ctx.Err())
+		return box.Manifest{}, fault(ctx, "download the workspace", ctx.Err())
 	case kept != nil: // the store's, which is what the reading broke on
-		return box.Manifest{}, nil, kept
+		return box.Manifest{}, kept
 	case err == nil:
-		return manifest, cut, nil
-	case ours != nil, cut.size > maxTarBytes:
-		return box.Manifest{}, nil, err
+		return manifest, nil
+	case ours != nil, t.cut.size > maxTarBytes:
+		return box.Manifest{}, err
 	case source.err != nil:
-		return box.Manifest{}, nil, badCopy{source.err}
+		return box.Manifest{}, badCopy{source.err}
 	}
-	return box.Manifest{}, nil, badCopy{workspacetar.Damaged(err)}
+	return box.Manifest{}, badCopy{workspacetar.Damaged(err)}
 }
 
 // ticking tells of every read, and ends with its context.

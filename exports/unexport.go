@@ -60,7 +60,14 @@ type Deletion struct {
 	Needed int `json:"needed,omitzero"`
 	// Lost are the conversations of which no other export holds as much.
 	Lost []string `json:"lost,omitempty"`
-	// Later says that pieces of the workspace's archive go only when the workspace
+	// LostFiles says that it holds the workspace's files, and no other export holds
+	// them as they were then; WithFiles is how many others hold them as they were at
+	// another time.
+	LostFiles bool `json:"lost_files,omitzero"`
+	WithFiles int  `json:"with_files,omitzero"`
+	// Others is how many other exports the workspace has.
+	Others int `json:"others,omitzero"`
+	// Later says that pieces of the workspace's archive go only after the workspace
 	// is closed.
 	Later bool `json:"later,omitzero"`
 	// Token confirms it, until Expires.
@@ -108,7 +115,8 @@ func (s *Store) AskDeletion(ctx context.Context, workspace, key string) (Deletio
 // DeleteExport deletes one export that a person was shown by [Store.AskDeletion]: its
 // manifest first, then the objects that no other export names. It is in the
 // ledger before and after. Repeated after a crash it may find no manifest any
-// more, which is NotFound; what was left goes when the workspace's exports end.
+// more, which is NotFound; what was left goes with a sweep after the workspace
+// is closed.
 //
 // FailedPrecondition: the token is for something else that was shown, or too
 // old; ask again.
@@ -171,7 +179,8 @@ func (s *Store) deletion(ctx context.Context, workspace, key string) (Deletion, 
 			return Deletion{}, err
 		}
 	}
-	d.Lost = lostWith(m, others)
+	d.Lost, d.Others = lostWith(m, others), len(others)
+	d.LostFiles, d.WithFiles = lostFiles(d.Export.Receipt.Archive, others)
 	mine := map[string]bool{}
 	if err := s.named(ctx, m, func(key string) { mine[key] = true }); err != nil {
 		if !damaged(err) {
@@ -233,6 +242,20 @@ func lostWith(m Manifest, others []Manifest) []string {
 		}
 	}
 	return out
+}
+
+// lostFiles reports whether no other export holds the same files, and how many
+// hold some.
+func lostFiles(a box.ArchiveReceipt, others []Manifest) (lost bool, some int) {
+	lost = a.Held()
+	for _, o := range others {
+		if o.Archive == nil {
+			continue
+		}
+		some++
+		lost = lost && o.Archive.SHA256 != a.SHA256
+	}
+	return lost, some
 }
 
 // needed returns all keys that the other exports of a workspace name, and their

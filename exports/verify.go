@@ -73,11 +73,14 @@ func (s *Store) Verify(ctx context.Context, workspace string, receipt box.Receip
 }
 
 // sameReceipt reports whether a receipt is of the export that now is one of. A
-// receipt that went through a program that knew no workspace in an export lost
-// that part; the sum of the manifest covers it all the same.
+// receipt that went through a program that knew no workspace in an export, or no
+// count of secrets, lost that part; the sum of the manifest covers it all the same.
 func sameReceipt(given, now box.Receipt) bool {
 	if given.Archive == (box.ArchiveReceipt{}) {
 		now.Archive = given.Archive
+	}
+	if given.Secrets == (box.SecretsReceipt{}) {
+		now.Secrets, now.Archive.Withheld = given.Secrets, given.Archive.Withheld
 	}
 	return given == now
 }

@@ -148,38 +148,3 @@ func TestScenario94AWorkspaceIsStreamed(t *testing.T) { //nolint:paralleltest //
 }
 
 var _ exports.WorkspaceSource = generatedWork{}
-
-// BenchmarkExportWorkspace takes 64 MB that do not compress through download,
-// check, cut, store and read-back; "again" is the same when all chunks are there.
-func BenchmarkExportWorkspace(b *testing.B) {
-	work := generatedWork{generated{1, 100}, 64, 1 << 20}
-	r, err := work.Workspace(b.Context())
-	if err != nil {
-		b.Fatal(err)
-	}
-	packed, err := io.ReadAll(r)
-	if err != nil {
-		b.Fatal(err)
-	}
-	src := &boxWithWork{server: newServer(), archive: packed}
-	b.Run("first", func(b *testing.B) {
-		b.SetBytes(64 << 20)
-		for b.Loop() {
-			s, _ := directoryStore(b)
-			if _, err := s.Export(b.Context(), request("a"), src, nil); err != nil {
-				b.Fatal(err)
-			}
-		}
-	})
-	b.Run("again", func(b *testing.B) {
-		s, _ := directoryStore(b)
-		b.SetBytes(64 << 20)
-		n := 0
-		for b.Loop() {
-			n++
-			if _, err := s.Export(b.Context(), request(fmt.Sprintf("a%d", n)), src, nil); err != nil {
-				b.Fatal(err)
-			}
-		}
-	})
-}

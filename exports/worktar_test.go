@@ -8,8 +8,10 @@ import (
 	"encoding/hex"
 	"encoding/json"
 	"errors"
+	"hash"
 	"io"
 	"maps"
+	"path"
 	"slices"
 	"strings"
 	"sync"
@@ -24,7 +26,8 @@ import (
 )
 
 // work is what is in a box's workspace: content by name. Names that end with a
-// slash are directories.
+// slash are directories, those below repositories/ parts of bundles and patches,
+// with their place in the archive.
 type work map[string]string
 
 // pack writes the archive as boxd does. Change may bend the manifest.
@@ -54,6 +57,9 @@ func (w work) tar(to io.Writer, change ...func(*box.Manifest)) error {
 		return err
 	}
 	for _, name := range slices.SortedFunc(maps.Keys(w), workspacetar.Order) {
+		if strings.HasPrefix(name, box.WorkspaceRepositories) {
+			continue
+		}
 		content := w[name]
 		entry, header := box.ManifestEntry{Name: strings.TrimSuffix(name, "/"), Mode: 0o644}, &tar.Header{Name: "files/" + name, Mode: 0o644}
 		if strings.HasSuffix(name, "/") {
@@ -85,6 +91,17 @@ func (w work) tar(to io.Writer, change ...func(*box.Manifest)) error {
 			return err
 		}
 	}
+	streams, err := w.repositories(put)
+	if err != nil {
+		return err
+	}
+	for _, one := range streams {
+		repository := box.ManifestRepository{Bundle: one}
+		if strings.Contains(one.Name, "/git/") {
+			repository = box.ManifestRepository{GitFiles: 1} // they are counted only
+		}
+		m.Repositories = append(m.Repositories, repository)
+	}
 	for _, c := range change {
 		c(&m)
 	}
@@ -93,6 +110,26 @@ func (w work) tar(to io.Writer, change ...func(*box.Manifest)) error {
 		return err
 	}
 	return errors.Join(put(&tar.Header{Typeflag: tar.TypeReg, Name: "manifest.json", Size: int64(len(text)), Mode: 0o600}, string(text)), out.Close())
+}
+
+// repositories writes the parts of bundles and patches.
+func (w work) repositories(put func(*tar.Header, string) error) (streams []box.ManifestPart, err error) {
+	var sum hash.Hash
+	for _, name := range slices.SortedFunc(maps.Keys(w), workspacetar.Order) {
+		if !strings.HasPrefix(name, box.WorkspaceRepositories) {
+			continue
+		}
+		if stream := path.Dir(name); len(streams) == 0 || streams[len(streams)-1].Name != stream {
+			streams, sum = append(streams, box.ManifestPart{Name: stream}), sha256.New()
+		}
+		one := &streams[len(streams)-1]
+		_, _ = io.WriteString(sum, w[name])
+		one.Parts, one.Bytes, one.SHA256 = one.Parts+1, one.Bytes+int64(len(w[name])), hex.EncodeToString(sum.Sum(nil))
+		if err := put(&tar.Header{Typeflag: tar.TypeReg, Name: name, Size: int64(len(w[name])), Mode: 0o600}, w[name]); err != nil {
+			return nil, err
+		}
+	}
+	return streams, nil
 }
 
 // noise is content that does not compress, the same for the same seed.

@@ -289,6 +289,9 @@ func FuzzCheckZip(f *testing.F) {
 	f.Add(build(f, file{name: event(0), content: "{}", raw: true}, file{name: testID + "/meta.json", content: "[]"}))
 	f.Add(build(f))
 	f.Add([]byte("PK\x05\x06" + strings.Repeat("\x00", 18)))
+	for _, one := range hostileZips(f) {
+		f.Add(one.data)
+	}
 	f.Fuzz(func(t *testing.T, data []byte) {
 		facts, err := check(t, data)
 		if err != nil {
@@ -304,8 +307,16 @@ func FuzzCheckZip(f *testing.F) {
 		if len(z.File) != facts.entries {
 			t.Fatalf("%d entries, the standard reader sees %d", facts.entries, len(z.File))
 		}
-		mine := contents(t, data)
+		// Entries that do not overlap are no bomb: deflate packs 1,032 to 1.
+		if facts.unpacked > 1033*int64(len(data)) {
+			t.Fatalf("%d bytes unpack to %d", len(data), facts.unpacked)
+		}
+		mine, names := contents(t, data), map[string]bool{}
 		for i, file := range z.File {
+			if names[file.Name] {
+				t.Fatalf("name %q is accepted twice", file.Name)
+			}
+			names[file.Name] = true
 			r, err := file.Open()
 			if err != nil {
 				t.Fatal(err)
@@ -340,6 +351,13 @@ func FuzzDecodeManifest(f *testing.F) {
 		}
 		f.Add(data)
 	}
+	for _, m := range manifestsOfToday(m) {
+		data, err := m.encode()
+		if err != nil {
+			f.Fatal(err)
+		}
+		f.Add(data)
+	}
 	f.Fuzz(func(t *testing.T, data []byte) {
 		m, err := decodeManifest(key, data)
 		if err != nil {
@@ -347,6 +365,9 @@ func FuzzDecodeManifest(f *testing.F) {
 		}
 		if m.Workspace != "ws" || totals(m.Conversations) != m.Totals || box.HistoryDigest(marks(m.Conversations)) != m.Digest {
 			t.Fatalf("accepted: %s", data)
+		}
+		if why := leadsAstray(m); why != "" {
+			t.Fatalf("accepted although %s: %s", why, data)
 		}
 		again, err := m.encode()
 		if err != nil {

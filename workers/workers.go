@@ -7,6 +7,7 @@
 package workers
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -49,6 +50,9 @@ type Options struct {
 	Logger *zap.Logger
 	// Progress hears of transfers; nil for nobody.
 	Progress func(workspace string, p exports.Progress)
+	// Transfers is how many histories this process moves at a time, over all of its
+	// providers: each may spool a conversation. Zero means 8.
+	Transfers int
 	// NoWorkflows serves the activities only.
 	NoWorkflows bool
 }
@@ -56,7 +60,7 @@ type Options struct {
 // Bounds of a process's work.
 const (
 	stopWait    = 30 * time.Second
-	transfers   = 8   // histories on their way at a time: each may spool a conversation
+	transfers   = 8   // unless [Options] say otherwise
 	running     = 200 // activities at a time per instance: most of them wait for a provider or a box
 	throttle    = 3 * time.Second
 	watchAgain  = 5 * time.Second
@@ -88,6 +92,8 @@ func New(c client.Client, opts Options) (*Set, error) {
 		return nil, box.Invalidf("exports", "the workers need an export store")
 	case opts.Secret == nil:
 		return nil, box.Invalidf("secrets", "the workers need a way to resolve references")
+	case opts.Transfers < 0:
+		return nil, box.Invalidf("transfers", "must not be negative")
 	case len(opts.Providers) == 0 && opts.NoWorkflows:
 		return nil, box.Invalidf("providers", "there is nothing to serve: name a provider instance")
 	}
@@ -121,7 +127,7 @@ func New(c client.Client, opts Options) (*Set, error) {
 		store.RegisterActivity(&activities.Exports{Store: opts.Store})
 		s.workers = append(s.workers, store)
 	}
-	seen, slots := map[string]bool{}, make(activities.Slots, transfers)
+	seen, slots := map[string]bool{}, make(activities.Slots, cmp.Or(opts.Transfers, transfers))
 	for _, p := range opts.Providers {
 		if seen[p.Name()] {
 			return nil, box.Invalidf("providers."+p.Name(), "is configured twice")

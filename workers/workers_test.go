@@ -27,6 +27,7 @@ func TestNewRefusesWithTheFieldNamed(t *testing.T) {
 	}{
 		"no export store":              {func(o *workers.Options) { o.Store = nil }, "exports"},
 		"no way to resolve secrets":    {func(o *workers.Options) { o.Secret = nil }, "secrets"},
+		"fewer transfers than none":    {func(o *workers.Options) { o.Transfers = -1 }, "transfers"},
 		"nothing to serve":             {func(o *workers.Options) { o.Providers, o.NoWorkflows = nil, true }, "providers"},
 		"an instance configured twice": {func(o *workers.Options) { o.Providers = append(o.Providers, o.Providers[0]) }, "providers.fake"},
 	} {

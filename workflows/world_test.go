@@ -172,7 +172,7 @@ func (b *fakeBoxes) Undrain(ctx context.Context, _ activities.Target) (box.Outco
 }
 
 func (b *fakeBoxes) Reclaim(ctx context.Context, in activities.ReclaimInput) (box.Outcome, error) {
-	return box.Outcome{Reclaim: box.ReclaimReport{PlanID: "p", DryRun: in.Request.DryRun, FreedBytes: 1 << 20}}, b.step(ctx, box.StepReclaim, true)
+	return box.Outcome{Reclaim: box.ReclaimReport{PlanID: "p", DryRun: in.Request.DryRun, FreedBytes: 1 << 20, RemovedBytes: 1 << 20}}, b.step(ctx, box.StepReclaim, true)
 }
 
 func (b *fakeBoxes) Export(ctx context.Context, in activities.ExportInput) (box.Outcome, error) {

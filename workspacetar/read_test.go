@@ -289,6 +289,9 @@ func FuzzRead(f *testing.F) {
 	f.Add(written{entries: tree()}.bytes(f))
 	f.Add(written{}.bytes(f))
 	f.Add([]byte{})
+	for _, plain := range hostileTars(f) {
+		f.Add(plain)
+	}
 	f.Fuzz(func(t *testing.T, plain []byte) {
 		last := ""
 		m, err := workspacetar.Read(bytes.NewReader(plain), func(e workspacetar.Entry) error {

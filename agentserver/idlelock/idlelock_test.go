@@ -54,7 +54,7 @@ func TestWhoOwnsAConversation(t *testing.T) {
 	t.Parallel()
 	host, err := os.Hostname()
 	require.NoError(t, err)
-	soon, past := time.Now().Add(time.Minute).Unix(), time.Now().Add(-time.Minute).Unix()
+	soon, past := time.Now().Add(24*time.Hour).Unix(), time.Now().Add(-time.Minute).Unix()
 	dead, own := deadPID(t), os.Getpid()
 	lease := func(expires int64, host string, pid int) string {
 		return fmt.Sprintf(`{"owner_instance_id":"i","generation":3,"expires_at":%d.25,"owner_host":%q,"owner_pid":%d}`, expires, host, pid)

@@ -1,6 +1,7 @@
 package putback
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -54,11 +55,16 @@ func (b *Rebuild) group(ctx context.Context, m box.Manifest, members []int, numb
 	}
 	more, err := b.Git.Settle(ctx, dir, to)
 	if err != nil {
+		err = cmp.Or(fullOrEnded(ctx, err), err)
 		return nil, fmt.Errorf("bring back the repository %s: %w", one.Path, err)
 	}
 	notes = append(notes, about(one, more)...)
 	if !b.indexed(at) && one.Kind != box.RepositoryBare {
-		notes = append(notes, b.index(ctx, one, numbers[one.Path], dir, filepath.Join(dir, "index"))...)
+		more, err := b.index(ctx, one, numbers[one.Path], dir, filepath.Join(dir, "index"))
+		if err != nil {
+			return nil, err
+		}
+		notes = append(notes, more...)
 	}
 	pointers := map[string]string{}
 	for _, i := range members {
@@ -68,10 +74,14 @@ func (b *Rebuild) group(ctx context.Context, m box.Manifest, members []int, numb
 		other := &m.Repositories[i]
 		record, pointer, err := repo.AddWorktree(dir, filepath.Join(b.Final, home), filepath.Join(b.Final, other.Path), repo.Head{Branch: other.Branch, ID: other.Head})
 		if err != nil {
+			err = cmp.Or(fullOrEnded(ctx, err), err)
 			return nil, fmt.Errorf("bring back the worktree %s: %w", other.Path, err)
 		}
-		notes = append(notes, about(other, nil)...)
-		notes = append(notes, b.index(ctx, other, numbers[other.Path], dir, filepath.Join(record, "index"))...)
+		more, err := b.index(ctx, other, numbers[other.Path], dir, filepath.Join(record, "index"))
+		if err != nil {
+			return nil, err
+		}
+		notes = append(append(notes, about(other, nil)...), more...)
 		pointers[other.Path] = pointer
 	}
 	if err := b.place(at, home); err != nil {
@@ -142,28 +152,31 @@ func (b *Rebuild) indexed(at *store) bool {
 	return err == nil
 }
 
-// index makes an index with what was staged. Where that fails all files are there
-// all the same, and the patch is kept beside the index.
-func (b *Rebuild) index(ctx context.Context, one *box.ManifestRepository, number, dir, place string) []string {
+// index makes an index with what was staged. Where the archive is why that fails
+// all files are there all the same, and the patch is kept beside the index.
+func (b *Rebuild) index(ctx context.Context, one *box.ManifestRepository, number, dir, place string) (notes []string, err error) {
 	at := b.stores[number]
 	if one.Head == "" && (at == nil || at.staged == "") {
-		return nil
+		return nil, nil
 	}
 	var staged io.Reader
 	if at != nil && at.staged != "" {
 		f, err := b.Root.Open(at.staged)
 		if err != nil {
-			return []string{one.Path + ": what was staged is not: " + err.Error()}
+			return nil, fmt.Errorf("read what was staged in %s: %w", one.Path, localFault(err))
 		}
 		defer f.Close()
 		staged = f
 	}
-	err := errNoGit
+	err = errNoGit
 	if b.Git != nil {
 		err = b.Git.ReadIndex(ctx, dir, place, one.Head, staged)
 	}
 	if err == nil {
-		return nil
+		return nil, nil
+	}
+	if local := fullOrEnded(ctx, err); local != nil {
+		return nil, fmt.Errorf("bring back what was staged in %s: %w", one.Path, local)
 	}
 	note := one.Path + ": what was staged is not: " + err.Error()
 	if staged != nil {
@@ -172,7 +185,7 @@ func (b *Rebuild) index(ctx context.Context, one *box.ManifestRepository, number
 			note += "; it is in staged.patch in its git directory"
 		}
 	}
-	return []string{note}
+	return []string{note}, nil
 }
 
 // place moves a git directory to where it belongs.

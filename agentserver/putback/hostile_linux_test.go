@@ -178,7 +178,7 @@ func TestScenario99AHostileArchiveIsNotPutBack(t *testing.T) {
 // left out; the rest is put back.
 func TestWhatGitWouldRunIsLeftOut(t *testing.T) {
 	t.Parallel()
-	files := []string{"HEAD", "config", "hooks/post-checkout", "objects/info/alternates", "refs/heads/main"}
+	files := []string{"HEAD", "Hooks/post-checkout", "commondir", "config", "gitdir", "hooks/post-checkout", "objects/info/Alternates", "objects/info/alternates", "refs/heads/main"}
 	b := bent{
 		entries: []tar.Header{aDir("workspace"), aDir("workspace/p"), aFile("workspace/p/a")}, streams: map[string]string{},
 		manifest: func(m *box.Manifest) {
@@ -194,6 +194,7 @@ func TestWhatGitWouldRunIsLeftOut(t *testing.T) {
 		b.order = append(b.order, "0001/git/"+name)
 		b.streams["0001/git/"+name] = "[core]\n\tfsmonitor = touch x\n"
 	}
+	b.streams["0001/git/commondir"] = "../evil\n" // where all settings would be read
 	b.streams["0001/git/HEAD"] = "ref: refs/heads/main\n"
 	b.streams["0001/git/refs/heads/main"] = strings.Repeat("a", 40) + "\n"
 	plain := b.tar(t)
@@ -202,8 +203,11 @@ func TestWhatGitWouldRunIsLeftOut(t *testing.T) {
 	require.NoError(t, err)
 	require.Len(t, out.Notes, 2)
 	git := filepath.Join(root, "workspace/p/.git")
-	require.NoDirExists(t, filepath.Join(git, "hooks"))
-	require.NoFileExists(t, filepath.Join(git, "objects/info/alternates"))
+	for _, name := range []string{"hooks", "Hooks", "commondir", "gitdir", "objects/info/alternates", "objects/info/Alternates"} {
+		require.NoFileExists(t, filepath.Join(git, name))
+		require.NoDirExists(t, filepath.Join(git, name))
+	}
+	require.Equal(t, git, do(t, filepath.Dir(git), "rev-parse", "--path-format=absolute", "--git-common-dir"))
 	config, err := os.ReadFile(filepath.Join(git, "config"))
 	require.NoError(t, err)
 	require.NotContains(t, string(config), "fsmonitor")

@@ -320,7 +320,10 @@ func (r *restore) placeDir(dir string) error {
 		if err := r.emptied(path.Join(dir, one.Name)); err != nil {
 			return err
 		}
-		if err := reclaim.MoveAside(from, one.Name, to, one.Name); err != nil {
+		switch err := reclaim.MoveAside(from, one.Name, to, one.Name); {
+		case errors.Is(err, fs.ErrExist):
+			return inTheWay(path.Join(dir, one.Name))
+		case err != nil:
 			return fmt.Errorf("move %.200q to its place: %w", one.Name, localFault(err))
 		}
 	}
@@ -335,12 +338,12 @@ func (r *restore) emptied(name string) error {
 		return nil
 	}
 	if err != nil {
-		return fmt.Errorf("%.200q is in the way: %w", name, err)
+		return inTheWay(name)
 	}
 	defer dir.Close()
 	list, err := fs.ReadDir(dir.FS(), ".")
 	if err != nil {
-		return err
+		return fmt.Errorf("look into %.200q: %w", name, localFault(err))
 	}
 	for _, one := range list {
 		if err := r.emptied(path.Join(name, one.Name())); err != nil {
@@ -348,9 +351,14 @@ func (r *restore) emptied(name string) error {
 		}
 	}
 	if err := r.box.Remove(name); err != nil && !errors.Is(err, fs.ErrNotExist) {
-		return box.Errorf(box.ClassFailedPrecondition, "%.200q is in the way", name)
+		return inTheWay(name)
 	}
 	return nil
+}
+
+// inTheWay is of a name that was taken after all were seen to be free.
+func inTheWay(name string) error {
+	return box.Errorf(box.ClassFailedPrecondition, "%.200q came into the way of what is put back, and is not written over; move it elsewhere, or restore into a new box", name)
 }
 
 // clear removes what was written and is of no use.

@@ -277,7 +277,7 @@ func TestAWorkspaceIsPutBackAsItWas(t *testing.T) {
 }
 
 // What is exported once more is the same again: nothing was lost on the way.
-func TestARestoredWorkspaceIsExportedAlike(t *testing.T) {
+func TestScenario98ARestoredWorkspaceIsExportedAlike(t *testing.T) {
 	t.Parallel()
 	old, _ := busyBox(t)
 	archive, first := export(t, old)
@@ -335,7 +335,7 @@ func TestARepositoryOfFilesComesBack(t *testing.T) {
 	require.Contains(t, do(t, back, "remote", "-v"), "origin")
 }
 
-func TestWhatWasInProgressIsSaid(t *testing.T) {
+func TestScenario98WhatWasInProgressIsSaid(t *testing.T) {
 	t.Parallel()
 	root, clone := newBox(t)
 	commit(t, clone, "mine")
@@ -532,7 +532,7 @@ func TestANameThatTookThePlaceIsNotWrittenOver(t *testing.T) {
 	write(t, filepath.Join(root, scratch, "staging/files/workspace/project/a.txt"), "exported")
 	write(t, filepath.Join(root, scratch, "record.json"), `{"phase":"placing","restored":{"sha256":"x"}}`)
 	write(t, filepath.Join(root, "workspace/project/a.txt"), "somebody's")
-	require.Error(t, taking(t, root).Continue())
+	require.Equal(t, box.ClassFailedPrecondition, box.ClassOf(taking(t, root).Continue()), "and not that the archive is damaged")
 	text, err := os.ReadFile(filepath.Join(root, "workspace/project/a.txt"))
 	require.NoError(t, err)
 	require.Equal(t, "somebody's", string(text))

@@ -8,6 +8,7 @@ import (
 	"io"
 	"maps"
 	"os"
+	"os/exec"
 	"path"
 	"path/filepath"
 	"slices"
@@ -138,12 +139,24 @@ func (b *Rebuild) take(ctx context.Context, name string, from io.Reader) error {
 	return err
 }
 
+// fullOrEnded returns what of an error of git's says nothing of an archive.
 func fullOrEnded(ctx context.Context, err error) error {
 	if ctx.Err() != nil {
 		return box.Errorf(box.ClassCanceled, "bring the repositories back: %w", context.Cause(ctx))
 	}
-	if err != nil && strings.Contains(err.Error(), "No space left on device") { // git's own words
-		return box.Errorf(box.ClassExhausted, "the disk is full: %w", err)
+	if err == nil {
+		return nil
+	}
+	if errors.Is(err, syscall.ENOSPC) || errors.Is(err, syscall.EDQUOT) {
+		return localFault(err)
+	}
+	for _, words := range []string{"No space left on device", "Disk quota exceeded"} { // git's own
+		if strings.Contains(err.Error(), words) {
+			return box.Errorf(box.ClassExhausted, "the disk is full: %w", err)
+		}
+	}
+	if ended, ok := errors.AsType[*exec.ExitError](err); ok && !ended.Exited() {
+		return box.Errorf(box.ClassInternal, "something ended git: %w", err) // such as a lack of memory
 	}
 	return nil
 }
@@ -152,7 +165,7 @@ func fullOrEnded(ctx context.Context, err error) error {
 // programs, no archive has.
 func (b *Rebuild) takeFile(one *store, file string, content io.Reader) error {
 	first, _, _ := strings.Cut(file, "/")
-	if repo.NotCarried(first) || file == "objects/info/alternates" || file == "objects/info/http-alternates" {
+	if repo.NotCarried(first) || strings.EqualFold(file, "objects/info/alternates") || strings.EqualFold(file, "objects/info/http-alternates") {
 		return nil
 	}
 	one.files = true

@@ -208,42 +208,6 @@ func TestWhatIsSomebodysInAnInstalledDirectoryKeepsIt(t *testing.T) {
 	}
 }
 
-// A clone without a working tree has no .git to be known by.
-func TestABareRepositoryInAnInstalledDirectoryKeepsIt(t *testing.T) {
-	t.Parallel()
-	files := []string{"package.json", "package-lock.json", "node_modules/.package-lock.json", "node_modules/a/index.js"}
-	bare := []string{"HEAD", "objects/info/packs", "refs/heads/main"}
-	tiers := []box.Tier{box.TierDependencies}
-	for _, at := range []string{"node_modules/a/b/mirror", "node_modules"} {
-		for without := range append([]string{""}, bare...) {
-			root, repo, opts := workspace(t, files, "node_modules")
-			for i, name := range bare {
-				if i+1 != without {
-					put(t, root, repo+"/"+at+"/"+name, "x")
-				}
-			}
-			report := do(t, openWith(t, root, opts), box.ReclaimRequest{Tiers: tiers})
-			if without > 0 { // no repository
-				require.Equal(t, []string{repo + "/node_modules"}, taken(report))
-				continue
-			}
-			require.Contains(t, itemOf(t, report, repo+"/node_modules").Skipped, "holds a bare repository")
-			require.FileExists(t, filepath.Join(root, repo, at, "HEAD"))
-		}
-	}
-	// Put there after the plan, it is found in the trash and comes back.
-	root, repo, opts := workspace(t, files, "node_modules")
-	require.NoError(t, os.MkdirAll(filepath.Join(root, repo, "node_modules/a/b"), 0o755))
-	r := openWith(t, root, opts)
-	plan := do(t, r, box.ReclaimRequest{DryRun: true, Tiers: tiers})
-	for _, name := range bare {
-		put(t, root, repo+"/node_modules/a/b/"+name, "x")
-	}
-	report := do(t, r, box.ReclaimRequest{PlanID: plan.PlanID})
-	require.Contains(t, itemOf(t, report, repo+"/node_modules").Skipped, "holds a bare repository")
-	require.FileExists(t, filepath.Join(root, repo, "node_modules/a/b/refs/heads/main"))
-}
-
 func TestWithoutAClearWordFromGitAWorkspaceStays(t *testing.T) {
 	t.Parallel()
 	files := []string{"package.json", "package-lock.json", "node_modules/.package-lock.json"}

@@ -158,6 +158,8 @@ func (g *Git) do(ctx context.Context, what run) error {
 		return box.Errorf(box.ClassDeadlineExceeded, "%s: it was killed and does not end", name)
 	case read != nil:
 		return fmt.Errorf("%s: %w", name, read)
+	case what.stdin != nil && errors.Is(ended, exec.ErrWaitDelay):
+		// It ended well and before its input did: nothing that it needed is late.
 	case ended != nil:
 		return box.Errorf(box.ClassUnknown, "%s: %w: %s", name, ended, oneLine(said.String()))
 	}

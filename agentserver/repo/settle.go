@@ -118,7 +118,11 @@ func AddWorktree(dir, home, workTree string, head Head) (record, pointer string,
 
 // ReadIndex makes the index at place, that of a commit of the repository in dir
 // and then as a patch changes it; staged may be nil. It looks at no working tree.
+// Unknown for a commit that is none: git could take it for an option.
 func (g *Git) ReadIndex(ctx context.Context, dir, place, commit string, staged io.Reader) error {
+	if commit != "" && !isID(commit) {
+		return noCommit(commit)
+	}
 	env := []string{"GIT_DIR=" + dir, "GIT_INDEX_FILE=" + place}
 	if commit != "" {
 		if err := g.do(ctx, run{dir: dir, env: env, args: []string{"read-tree", commit}, stream: true}); err != nil {
@@ -129,6 +133,10 @@ func (g *Git) ReadIndex(ctx context.Context, dir, place, commit string, staged i
 		return nil
 	}
 	return g.do(ctx, run{dir: dir, env: env, args: []string{"apply", "--cached", "--whitespace=nowarn"}, stdin: staged, stream: true})
+}
+
+func noCommit(id string) error {
+	return box.Errorf(box.ClassUnknown, "a repository is said to be at %.60q, which is no commit", id)
 }
 
 // setHead writes what a working tree is at, and the log of it.
@@ -142,6 +150,9 @@ func setHead(dir string, head Head, rescued []string) error {
 	}
 	if !headForm.MatchString(text) || strings.Contains(text, "..") {
 		return box.Errorf(box.ClassUnknown, "a repository is said to be at %.60q, which git would not take", text)
+	}
+	if head.ID != "" && !isID(head.ID) {
+		return noCommit(head.ID)
 	}
 	if err := writeFile(dir, "HEAD", text+"\n"); err != nil || head.ID == "" {
 		return err
@@ -238,10 +249,13 @@ func writeConfig(dir, objects, storage string, more []string) error {
 }
 
 // NotCarried says what of a git directory no archive holds, and nobody takes out
-// of one: it may hold credentials or name programs, or has an entry of its own.
+// of one: it may hold credentials or name programs, has an entry of its own, or
+// says that settings and objects lie elsewhere. Some filesystems do not tell cases
+// apart.
 func NotCarried(name string) bool {
+	name = strings.ToLower(name)
 	switch name {
-	case "hooks", "config", "config.worktree", "credentials", "FETCH_HEAD", "modules", "lfs":
+	case "hooks", "config", "config.worktree", "credentials", "fetch_head", "modules", "lfs", "commondir", "gitdir":
 		return true
 	}
 	return strings.HasSuffix(name, ".lock")

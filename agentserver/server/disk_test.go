@@ -107,7 +107,6 @@ func TestTheCatalogueIsPaged(t *testing.T) {
 	address, conversations := alone(t, 7)
 	require.NoError(t, os.MkdirAll(filepath.Join(conversations, strings.Repeat("f", 32), "events"), 0o755)) // no metadata
 	require.NoError(t, os.WriteFile(filepath.Join(conversations, strings.Repeat("e", 32)+".zip"), nil, 0o600))
-	require.NoError(t, os.Symlink(fmt.Sprintf("%032x", 1), filepath.Join(conversations, strings.Repeat("d", 32))))
 	type page struct {
 		Items []struct {
 			ID        string    `json:"id"`

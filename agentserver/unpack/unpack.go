@@ -115,6 +115,11 @@ func (d *Dir) Shut() []Shut { return d.shut }
 // root, where the tree lies now. Nothing can be written after it; it may be
 // repeated.
 func Finish(root *os.Root, shut []Shut) error {
+	for _, one := range shut { // what is around it before what is inside: it may have its mode already
+		if err := root.Chmod(string(one.Name), ourDir); err != nil {
+			return local("open", string(one.Name), err)
+		}
+	}
 	for _, one := range slices.Backward(shut) { // what is inside before what is around it
 		if err := root.Chmod(string(one.Name), fs.FileMode(one.Mode)); err != nil {
 			return local("set the mode of", string(one.Name), err)

@@ -14,6 +14,8 @@ import (
 
 const (
 	pieceBytes = 256 << 10
+	// filePiece is less: beside files there is the rest of an archive in memory.
+	filePiece = 96 << 10
 	// behind is how much of what follows a find's beginning is seen for sure;
 	// before is what a rule may want to see before it.
 	behind = 16 << 10
@@ -115,10 +117,12 @@ type Stream struct {
 	scanner *Scanner
 	key     Key
 	name    string
-	json    bool
+	json    bool // an agent-server promises to mask in it
+	files   bool // nobody does
 	known   *values
 	found   func(Found)
 
+	piece  int    // how much is looked at in one go
 	buf    []byte // from base on
 	base   int64  // place of buf[0] in the entry
 	next   int64  // finds that begin before it were told
@@ -134,7 +138,7 @@ type Stream struct {
 // With known values, each place where one of them stands is found too, with no
 // rule.
 func (s *Scanner) Stream(key Key, name string, known *Values, found func(Found)) *Stream {
-	t := &Stream{scanner: s, key: key, found: found, work: &work{}}
+	t := &Stream{scanner: s, key: key, found: found, work: &work{}, piece: pieceBytes}
 	if known != nil && len(known.have) > 0 {
 		t.known = &known.list
 	}
@@ -142,9 +146,16 @@ func (s *Scanner) Stream(key Key, name string, known *Values, found func(Found))
 	return t
 }
 
+// Files begins scans of what people have in a workspace, with [Stream.Reset] for
+// each file: the rules about what an agent-server promises to mask in an export are
+// not for them.
+func (s *Scanner) Files(key Key, found func(Found)) *Stream {
+	return &Stream{scanner: s, key: key, found: found, work: &work{}, piece: filePiece, files: true, closed: true}
+}
+
 // Reset makes a stream ready for another entry, in the same memory.
 func (t *Stream) Reset(name string) {
-	t.name, t.json = name, isJSON(name)
+	t.name, t.json = name, !t.files && isJSON(name)
 	t.buf, t.base, t.next, t.lines, t.lined, t.closed = t.buf[:0], 0, 0, 0, 0, false
 }
 
@@ -157,7 +168,7 @@ func (t *Stream) Write(p []byte) (int, error) {
 	}
 	n := len(p)
 	for len(p) > 0 {
-		room := pieceBytes + behind + before - len(t.buf)
+		room := t.piece + behind + before - len(t.buf)
 		k := min(room, len(p))
 		t.buf = append(t.buf, p[:k]...)
 		p = p[k:]
@@ -223,7 +234,12 @@ func (t *Stream) line(i int) int64 {
 // Name looks for secrets in a name and returns it with them masked. It also
 // applies the rules that go by the name alone; those find nothing to mask.
 func (s *Scanner) Name(key Key, name string, known *Values, found func(Found)) (masked string) {
-	t := s.Stream(key, "", known, nil)
+	return s.Stream(key, "", known, nil).Name(name, found)
+}
+
+// Name is [Scanner.Name] in the memory of a stream, which is of no entry then.
+func (t *Stream) Name(name string, found func(Found)) (masked string) {
+	t.Reset("")
 	from := 0
 	t.found = func(f Found) {
 		masked += name[from:f.Offset] + NameMask
@@ -232,9 +248,9 @@ func (s *Scanner) Name(key Key, name string, known *Values, found func(Found)) (
 	}
 	_, _ = t.Write([]byte(name)) // never fails; documented
 	_ = t.Close()
-	for _, r := range s.rules {
+	for _, r := range t.scanner.rules {
 		if r.re == nil && r.path.MatchString(name) {
-			found(Found{Rule: r.id, File: true, Fingerprint: key.fingerprint([]byte(name))})
+			found(Found{Rule: r.id, File: true, Fingerprint: t.key.fingerprint([]byte(name))})
 		}
 	}
 	return masked + name[from:]

@@ -277,3 +277,29 @@ func TestKnownValuesAreFoundWithoutARule(t *testing.T) {
 		}
 	}
 }
+
+// What an agent-server promises to mask in an export it does not promise of files.
+func TestFilesAreNotHeldToWhatAnAgentServerPromises(t *testing.T) {
+	t.Parallel()
+	s, err := secretscan.New()
+	if err != nil {
+		t.Fatal(err)
+	}
+	var found []string
+	files := s.Files(secretscan.NewKey([]byte("k"), "ws"), func(f secretscan.Found) { found = append(found, f.Rule) })
+	for name, text := range map[string]string{
+		"settings.json": `{"api_key": "of the service", "llm_api_key": "gAAAAA"}`,
+		"a.txt":         "ghp" + "_" + "a1B2c3D4e5F6g7H8i9J0k1L2m3N4o5P6q7R8\n",
+	} {
+		files.Reset(name)
+		if _, err := files.Write([]byte(text)); err != nil {
+			t.Fatal(err)
+		}
+		if err := files.Close(); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if len(found) != 1 || found[0] != "github-pat" {
+		t.Errorf("found %q", found)
+	}
+}

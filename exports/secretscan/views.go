@@ -36,6 +36,9 @@ func (v *view) undo(into *view) bool {
 	if first < 0 {
 		return false
 	}
+	if cap(into.text) < len(v.text) { // it never grows
+		into.text, into.from = make([]byte, 0, len(v.text)), make([]int32, 0, len(v.text)+1)
+	}
 	text, from := into.text[:0], into.from[:0]
 	changed := false
 	src := v.text

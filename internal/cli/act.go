@@ -143,6 +143,9 @@ func (a *Shared) exportCommand() *cobra.Command {
 			if text := archiveText(receipt.Archive); text != "" {
 				p.linef("The workspace: %s.", text)
 			}
+			if text := a.secretsText(given[0], receipt.Secrets); text != "" {
+				p.linef("In it: %s.", text)
+			}
 			p.facts([2]string{"sha256", receipt.SHA256}, [2]string{"manifest", receipt.Key}, [2]string{"read it", s.command("history", given[0])})
 		})
 	}

@@ -13,11 +13,11 @@ import (
 
 func (a *Shared) exportsCommand() *cobra.Command {
 	c := group(&cobra.Command{
-		Use: "exports", Short: "List the exports of a workspace in the store, and delete one",
-		Long: "Needs no Temporal, no worker and no box: both read the export store alone. " +
+		Use: "exports", Short: "List the exports of a workspace in the store, say what secrets they hold, and delete one",
+		Long: "Needs no Temporal, no worker and no box: all of them read the export store alone. " +
 			"Exports of a box-archived workspace go by themselves when their time is over (export_life, see \"fleet sweep\").",
 	})
-	c.AddCommand(a.exportsListCommand(), a.exportsDeleteCommand())
+	c.AddCommand(a.exportsListCommand(), a.exportsSecretsCommand(), a.exportsDeleteCommand())
 	return c
 }
 
@@ -61,13 +61,13 @@ func (p *page) storedExports(a *Shared, out storedExports) {
 		p.linef("Workspace %s has no export.", out.Workspace)
 		return
 	}
-	rows := [][]string{{"EXPORT", "WRITTEN", "CONVERSATIONS", "EVENTS", "SIZE"}}
+	rows := [][]string{{"EXPORT", "WRITTEN", "CONVERSATIONS", "EVENTS", "SIZE", "FILES", "SECRETS"}}
 	for _, s := range out.Stored {
 		if s.Damage != "" {
-			rows = append(rows, []string{s.Receipt.Key, "damaged", "-", "-", "-"})
+			rows = append(rows, []string{s.Receipt.Key, "damaged", "-", "-", "-", "-", "-"})
 			continue
 		}
-		rows = append(rows, []string{s.Receipt.Key, a.moment(s.CreatedAt), stringOf(int64(s.Receipt.Conversations)), stringOf(int64(s.Receipt.Events)), size(s.Receipt.Bytes)})
+		rows = append(rows, []string{s.Receipt.Key, a.moment(s.CreatedAt), stringOf(int64(s.Receipt.Conversations)), stringOf(int64(s.Receipt.Events)), size(s.Receipt.Bytes), orDash(archiveText(s.Receipt.Archive)), stringOf(int64(s.Receipt.Secrets.Found))})
 	}
 	p.table(rows)
 }
@@ -110,6 +110,19 @@ func (a *Shared) exportsDeleteCommand() *cobra.Command {
 	return c
 }
 
+// lostConversations says what of the history goes for good.
+func lostConversations(d exports.Deletion) string {
+	switch n := len(d.Lost); {
+	case n > 10:
+		return plural(n, "conversation") + " for good: " + strings.Join(d.Lost[:10], ", ") + " and more"
+	case n > 0:
+		return plural(n, "conversation") + " for good: " + strings.Join(d.Lost, ", ")
+	case d.Export.Receipt.Conversations == 0:
+		return "no conversation: it holds none"
+	}
+	return "no conversation: other exports hold as much of each"
+}
+
 func (p *page) deletedExport(a *Shared, d deletedExport) {
 	if d.Deleted {
 		p.linef("Deleted %s and %s (%s). The ledger of %s holds that it was.", d.Export.Receipt.Key, plural(d.Objects, "object"), size(d.StoredBytes), d.Workspace)
@@ -117,14 +130,11 @@ func (p *page) deletedExport(a *Shared, d deletedExport) {
 	}
 	p.linef("Nothing was deleted. Deleting %s would take away:", d.Export.Receipt.Key)
 	p.WriteByte('\n')
-	lost := "none: other exports hold as much of each"
-	if len(d.Lost) > 0 {
-		lost = plural(len(d.Lost), "conversation") + " for good: " + strings.Join(d.Lost[:min(len(d.Lost), 10)], ", ")
-		if len(d.Lost) > 10 {
-			lost += " and more"
-		}
-	}
+	lost := lostConversations(d.Deletion)
 	holds := plural(d.Export.Receipt.Conversations, "conversation") + ", " + plural(d.Export.Receipt.Events, "event")
+	if a := d.Export.Receipt.Archive; a.Held() {
+		holds += "; files: " + archiveText(a)
+	}
 	if d.Export.Damage != "" {
 		holds = "it is damaged: " + printable(d.Export.Damage)
 	}
@@ -135,8 +145,15 @@ func (p *page) deletedExport(a *Shared, d deletedExport) {
 		[2]string{"stay for other exports", plural(d.Needed, "object")},
 		[2]string{"lost", lost},
 	)
+	if d.LostFiles {
+		other := "no other export holds files"
+		if d.WithFiles > 0 {
+			other = plural(d.WithFiles, "other export") + " held them at another time"
+		}
+		p.facts([2]string{"lost of the workspace", archiveText(d.Export.Receipt.Archive) + ", as they were then; " + other})
+	}
 	if d.Later {
-		p.linef("Pieces of the workspace's archive that nothing else needs go when the workspace is closed and its exports end.")
+		p.linef("Pieces of the workspace's archive that nothing else needs go after the workspace is closed.")
 	}
 	p.WriteByte('\n')
 	p.linef("To delete it, until %s:", a.moment(d.Expires))
@@ -157,6 +174,7 @@ func (a *Shared) sweepCommand() *cobra.Command {
 		Use: "sweep", Short: "Delete the exports of box-archived workspaces whose time is over", Args: args("nothing", 0, 0),
 		Long: "Workers do the same once a day. For each workspace that was deleted longer ago than its policy keeps exports (export_life): its manifests go first, then all other objects; " +
 			"the ledger stays, and holds what went. Exports of open and of abandoned workspaces stay, and so do those of a ledger that cannot be read whole. " +
+			"Of a workspace that was closed a day ago and whose exports have no end, what none of them names goes: the rest of broken attempts, and of exports that a person deleted. " +
 			"Repeating it is safe, also twice at once. The exit code is 1 if a workspace could not be swept.",
 		Example: "  boxkeeper fleet sweep --dry-run\n  boxkeeper fleet sweep",
 	}
@@ -193,6 +211,9 @@ func (p *page) sweep(a *Shared, out sweep) {
 		because := w.Life.Reason
 		if w.Error != "" {
 			because = w.Error
+		}
+		if w.Unneeded > 0 {
+			because += "; " + plural(w.Unneeded, "object") + " that no export names (" + size(w.UnneededBytes) + ")" + map[bool]string{true: " would go", false: " went"}[out.DryRun]
 		}
 		if len(w.Strangers) > 0 {
 			because += "; " + plural(len(w.Strangers), "object") + " of no known form stay, such as " + w.Strangers[0]

@@ -32,13 +32,12 @@ func (s source) Download(context.Context, string) (io.ReadCloser, int64, error) 
 	return io.NopCloser(bytes.NewReader(s.zip)), int64(len(s.zip)), nil
 }
 
-// exported makes a data directory whose store holds one conversation.
-func exported(t *testing.T) string {
+// packedTalk is the zip of a conversation in which the texts were said.
+func packedTalk(t *testing.T, said ...string) []byte {
 	t.Helper()
-	data := t.TempDir()
 	var buf bytes.Buffer
 	z := zip.NewWriter(&buf)
-	for i, text := range []string{"hello there", "evil \x1b[2J\u009b text"} {
+	for i, text := range said {
 		w, err := z.Create(fmt.Sprintf("%s/events/event-%05d-e%d.json", talk, i, i))
 		require.NoError(t, err)
 		body, err := json.Marshal(map[string]any{
@@ -50,9 +49,16 @@ func exported(t *testing.T) string {
 		require.NoError(t, err)
 	}
 	require.NoError(t, z.Close())
+	return buf.Bytes()
+}
+
+// exported makes a data directory whose store holds one conversation.
+func exported(t *testing.T) string {
+	t.Helper()
+	data := t.TempDir()
 	store, err := exports.Open(t.Context(), "file://"+filepath.Join(data, "exports"))
 	require.NoError(t, err)
-	_, err = store.Export(t.Context(), exports.Request{Workspace: "mine", Epoch: 1, Attempt: "a1"}, source{buf.Bytes()}, func(exports.Progress) {})
+	_, err = store.Export(t.Context(), exports.Request{Workspace: "mine", Epoch: 1, Attempt: "a1"}, source{packedTalk(t, "hello there", "evil \x1b[2J\u009b text")}, func(exports.Progress) {})
 	require.NoError(t, err)
 	_, err = store.AppendLedger(t.Context(), "mine", exports.Entry{ID: "c", Kind: exports.KindCreateIntent, Epoch: 1, At: now})
 	require.NoError(t, err)

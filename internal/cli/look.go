@@ -82,6 +82,7 @@ func (a *Shared) statusText(p *page, s box.Status) {
 		[2]string{"history", plural(s.Conversations, "conversation") + ", " + plural(s.Events, "event")},
 		[2]string{"export", export},
 		[2]string{"files in it", archiveText(s.Export.Archive)},
+		[2]string{"secrets in it", a.secretsText(s.Workspace, s.Export.Secrets)},
 		[2]string{"reclaimed", size(s.Reclaimed)},
 	)
 	p.sighting(a, s.Seen, s.AsOf)

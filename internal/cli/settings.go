@@ -2,6 +2,7 @@ package cli
 
 import (
 	"encoding/json"
+	"strconv"
 	"strings"
 
 	"github.com/spf13/cobra"
@@ -16,6 +17,7 @@ type inForce struct {
 	File               string     `json:"file,omitzero"`
 	DataDir            string     `json:"data"`
 	Exports            string     `json:"exports"`
+	Transfers          int        `json:"transfers"`
 	Recipients         []string   `json:"encryption_recipients,omitempty"`
 	Identities         []string   `json:"encryption_identities,omitempty"`
 	InstallationSecret string     `json:"installation_secret"`
@@ -70,7 +72,7 @@ func (a *Shared) configCommand() *cobra.Command {
 			return err
 		}
 		now := inForce{
-			File: cfg.File, DataDir: cfg.DataDir, Exports: cfg.Exports, InstallationSecret: cfg.InstallationSecret, Listen: cfg.Listen,
+			File: cfg.File, DataDir: cfg.DataDir, Exports: cfg.Exports, Transfers: cfg.Transfers, InstallationSecret: cfg.InstallationSecret, Listen: cfg.Listen,
 			Recipients: cfg.Recipients, Identities: cfg.Identities,
 			LogLevel: cfg.Log.Level, LogFormat: cfg.Log.Format, SpecEnv: cfg.SpecEnv, SpecFiles: cfg.SpecFiles,
 			Address: temporal.HostPort, Namespace: temporal.Namespace,
@@ -95,7 +97,7 @@ func (p *page) inForce(now inForce) {
 		return string(data)
 	}
 	p.facts(
-		[2]string{"file", orDash(now.File)}, [2]string{"data", now.DataDir}, [2]string{"exports", now.Exports},
+		[2]string{"file", orDash(now.File)}, [2]string{"data", now.DataDir}, [2]string{"exports", now.Exports}, [2]string{"transfers", strconv.Itoa(now.Transfers)},
 		[2]string{"encryption.recipients", list(now.Recipients)}, [2]string{"encryption.identities", list(now.Identities)},
 		[2]string{"installation_secret", now.InstallationSecret}, [2]string{"listen", now.Listen},
 		[2]string{"log", now.LogLevel + ", " + now.LogFormat},

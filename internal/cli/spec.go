@@ -22,7 +22,7 @@ func policyFlags(c *cobra.Command, p *box.Policy) {
 	}
 	c.Flags().StringVar((*string)(&p.OnExpiry), "on-expiry", "", "when the paused TTL is over: ask a person (default), or delete after a verified export; delete can be chosen at creation only")
 	c.Flags().StringVar((*string)(&p.Lead), "lead", "", "who suspends an idle box first: ours, or provider where its own timer can; default: as the provider's row says")
-	c.Flags().StringVar((*string)(&p.ExportSecrets), "export-secrets", "", "secrets in an exported history: keep them as they are, redact them, or block the export; default: as the worker is set")
+	c.Flags().StringVar((*string)(&p.ExportSecrets), "export-secrets", "", "secrets in what is exported: keep them as they are, redact them (a workspace whose files hold one is left out), or block the export; default: as the worker is set")
 }
 
 type policyField struct {

@@ -167,10 +167,11 @@ func (p *Parts) Close(ctx context.Context) error {
 }
 
 // workers makes the workers of these parts on a client of that namespace.
-func (p *Parts) workers(c client.Client, namespace string) (*workers.Set, error) {
+func (p *Parts) workers(c client.Client, namespace string, transfers int) (*workers.Set, error) {
 	return workers.New(c, workers.Options{
 		Installation: p.Installation.ID, Namespace: namespace,
 		Providers: p.Providers, Store: p.Store, Secret: p.Secret, Steps: p.Metrics.Steps(), Logger: p.Logger, Notify: p.Notices,
+		Transfers: transfers,
 	})
 }
 
@@ -233,7 +234,7 @@ func (a *Shared) work(ctx context.Context, c *cobra.Command, cfg config.Config) 
 	// Health is served until the workers have stopped: who watches must see the
 	// end, not a silence.
 	defer func() { err = errors.Join(err, health.Close(ctx)) }()
-	set, err := parts.workers(s.client, s.namespace)
+	set, err := parts.workers(s.client, s.namespace, cfg.Transfers)
 	if err != nil {
 		return err
 	}

@@ -151,7 +151,7 @@ func TestTheFilesOfAWorkspaceAreShown(t *testing.T) {
 	assert.Equal(t, 3, runIn(t, nil, data, "", "box", "history", "other", "--workspace").code)
 }
 
-func TestWhatTheExportLacksIsShown(t *testing.T) {
+func TestScenario98WhatTheExportLacksIsShown(t *testing.T) {
 	t.Parallel()
 	data, _ := worked(t, incomplete)
 	to := filepath.Join(t.TempDir(), "to")

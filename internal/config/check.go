@@ -45,6 +45,9 @@ func (v *values) config() (Config, error) {
 		SpecEnv:            v.top[settingSpecEnv].list,
 		SpecFiles:          v.top[settingSpecFiles].list,
 	}
+	if c.Transfers, err = strconv.Atoi(v.text(settingTransfers, strconv.Itoa(DefaultTransfers))); err != nil || c.Transfers < 1 || c.Transfers > maxTransfers {
+		return Config{}, box.Invalidf(v.field(settingTransfers), "must be a number from 1 to %d", maxTransfers)
+	}
 	if err := c.ExportSecrets.Validate(v.field(settingSecrets)); err != nil {
 		return Config{}, err
 	}

@@ -13,6 +13,9 @@ const (
 	DefaultDataDir = ".boxkeeper"
 	// DefaultListen is where a worker serves health and metrics.
 	DefaultListen = "127.0.0.1:9464"
+	// DefaultTransfers is how many histories a worker moves at a time.
+	DefaultTransfers = 8
+	maxTransfers     = 64
 	// ListenOff is the listen setting that serves nothing.
 	ListenOff = "off"
 
@@ -43,6 +46,8 @@ type Config struct {
 	// ExportSecrets is what is done about secrets in a history where the policy of
 	// a box says nothing.
 	ExportSecrets box.SecretsPolicy
+	// Transfers is how many histories a worker moves at a time.
+	Transfers int
 	// InstallationSecret is a reference to the secret that the keys of boxes
 	// are derived from.
 	InstallationSecret string

@@ -50,6 +50,7 @@ func TestDefaultsAreWhole(t *testing.T) {
 	assert.Equal(t, dir, c.DataDir)
 	assert.Equal(t, "file://"+dir+"/exports", c.Exports)
 	assert.Equal(t, box.SecretsKeep, c.ExportSecrets)
+	assert.Equal(t, 8, c.Transfers)
 	assert.Equal(t, "file:"+dir+"/installation.key", c.InstallationSecret)
 	assert.Equal(t, config.Log{Level: "info", Format: "console"}, c.Log)
 	assert.Equal(t, "127.0.0.1:9464", c.Listen)
@@ -81,6 +82,7 @@ func TestEnvironmentWinsOverTheFile(t *testing.T) {
 	t.Parallel()
 	env, _ := with(t, map[string]string{
 		"BOXKEEPER_LISTEN":                         "off",
+		"BOXKEEPER_TRANSFERS":                      "3",
 		"BOXKEEPER_PROVIDERS_BIG_ONE_SUSPEND":      "freeze",
 		"BOXKEEPER_PROVIDERS_BIG_ONE_AGENT_SERVER": `["/bin/server", "--flag=a b"]`,
 		"BOXKEEPER_SPECS_ENV":                      `[]`,
@@ -88,6 +90,7 @@ func TestEnvironmentWinsOverTheFile(t *testing.T) {
 	path := write(t, filepath.Join(t.TempDir(), "x.toml"), `
 data = "/elsewhere"
 listen = "127.0.0.1:1"
+transfers = 5
 [specs]
 env = ["ANY"]
 [providers.big-one]
@@ -99,6 +102,7 @@ agent_server = ["/other"]
 	c, err := config.Load(path, env)
 	require.NoError(t, err)
 	assert.Equal(t, "off", c.Listen)
+	assert.Equal(t, 3, c.Transfers)
 	assert.NotEqual(t, "/elsewhere", c.DataDir)
 	require.Len(t, c.Providers, 1)
 	assert.Equal(t, "freeze", c.Providers[0].Suspend)
@@ -171,6 +175,9 @@ func TestBadFilesNameTheSetting(t *testing.T) {
 		"exports that are no URL":            {`exports = "/var/exports"`, "exports"},
 		"exports with a password":            {`exports = "s3://me:pass@bucket"`, "exports"},
 		"a relative exports URL":             {`exports = "file:exports"`, "exports"},
+		"transfers of which there are none":  {`transfers = 0`, "transfers"},
+		"transfers that are no number":       {`transfers = "many"`, "transfers"},
+		"more transfers than a worker can":   {`transfers = 1000`, "transfers"},
 		"exports that are forgotten":         {`exports = "mem://"`, "exports"},
 		"exports in a relative directory":    {`exports = "file://relative/x"`, "exports"},
 		"exports in the root directory":      {`exports = "file:///"`, "exports"},
@@ -202,6 +209,7 @@ func TestBadEnvironmentNamesTheVariable(t *testing.T) {
 		"BOXKEEPER_LOG_FORMAT":                   "xml",
 		"BOXKEEPER_EXPORTS":                      "exports",
 		"BOXKEEPER_EXPORT_SECRETS":               "hide",
+		"BOXKEEPER_TRANSFERS":                    "1.5",
 		"BOXKEEPER_INSTALLATION_SECRET":          "hunter2",
 		"BOXKEEPER_SPECS_ENV":                    "A,B",
 		"BOXKEEPER_SPECS_FILES":                  `["relative"]`,

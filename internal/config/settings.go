@@ -1,6 +1,7 @@
 package config
 
 import (
+	"fmt"
 	"strconv"
 	"strings"
 
@@ -31,6 +32,7 @@ const (
 	kindText kind = iota
 	kindPath
 	kindList // of texts; in the environment a JSON array
+	kindNumber
 )
 
 // Keys of the settings outside of instances.
@@ -38,6 +40,7 @@ const (
 	settingData       = "data"
 	settingExports    = "exports"
 	settingSecrets    = "export_secrets"
+	settingTransfers  = "transfers"
 	settingSecret     = "installation_secret"
 	settingListen     = "listen"
 	settingLogLevel   = "log.level"
@@ -89,8 +92,13 @@ func Settings() []Setting {
 		},
 		{
 			Key: settingSecrets, Env: "BOXKEEPER_EXPORT_SECRETS", Default: string(box.SecretsKeep), Form: "keep, redact or block",
-			What: "What is done about secrets that stand in a history when it is exported, where a box's policy says nothing: stored as they are, masked, or the export is refused. A report beside each export says where they stand.",
+			What: "What is done about secrets that stand in a history or in files when they are exported, where a box's policy says nothing: stored as they are, masked, or the export is refused. A report beside each export says where they stand. In files nothing is masked: with redact a workspace that holds one is left out of the export, which says so.",
 			When: "redact: when people read the store who must not see secrets. block: when none may come in; a box with one can't be deleted by its export then.",
+		},
+		{
+			Key: settingTransfers, Env: "BOXKEEPER_TRANSFERS", Default: strconv.Itoa(DefaultTransfers), Form: fmt.Sprintf("a number from 1 to %d", maxTransfers), kind: kindNumber,
+			What: "How many histories a worker moves at a time: exports, proofs of exports, restores. Each takes up to 64 MiB of memory and room for its largest conversation in the spool directory, and the others wait for their turn. Suspends and resumes don't.",
+			When: "Less: on a worker with little memory or disk. More: where many boxes end at once and their network has room.",
 		},
 		{
 			Key: settingSecret, Env: "BOXKEEPER_INSTALLATION_SECRET", Default: "file:<data>/" + keyFile,

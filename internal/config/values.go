@@ -10,6 +10,7 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
+	"strconv"
 	"strings"
 	"syscall"
 
@@ -212,6 +213,9 @@ func fromTOML(key string, row Setting, raw any, dir string) (value, error) {
 		}
 		given.list = orNone(given.list)
 		return given, nil
+	}
+	if n, ok := raw.(int64); ok && row.kind == kindNumber {
+		raw = strconv.FormatInt(n, 10)
 	}
 	text, ok := raw.(string)
 	if !ok || text == "" {

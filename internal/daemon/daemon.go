@@ -169,7 +169,7 @@ func start(ctx context.Context, shared *cli.Shared, cfg config.Config, o nodeOpt
 	options := workers.Options{
 		Installation: n.parts.Installation.ID, Namespace: engine.DefaultNamespace,
 		Providers: n.parts.Providers, Store: n.parts.Store, Secret: n.parts.Secret, Steps: n.parts.Metrics.Steps(),
-		Logger: n.parts.Logger, Progress: o.progress, Notify: o.notify,
+		Logger: n.parts.Logger, Progress: o.progress, Notify: o.notify, Transfers: cfg.Transfers,
 	}
 	if options.Notify == nil {
 		options.Notify = n.parts.Notices

@@ -15,6 +15,7 @@ import (
 	"testing"
 	"time"
 
+	"filippo.io/age"
 	"github.com/stretchr/testify/require"
 
 	"github.com/openhands/boxkeeper/box"
@@ -29,6 +30,7 @@ type installation struct {
 	engine *process
 	worker *process
 	env    []string
+	opens  []age.Identity // what the export store is encrypted for
 }
 
 // process is one running program and what it printed.

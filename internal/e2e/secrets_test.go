@@ -15,7 +15,9 @@ import (
 	"testing"
 	"time"
 
+	"filippo.io/age"
 	"github.com/google/uuid"
+	"github.com/klauspost/compress/zstd"
 	"github.com/stretchr/testify/require"
 	enumspb "go.temporal.io/api/enums/v1"
 	"go.temporal.io/api/workflowservice/v1"
@@ -33,23 +35,30 @@ import (
 // TestNoSecretLeavesTheBox runs a life with secrets in play and then looks for
 // each of them everywhere that something is kept: histories with every payload
 // decoded, memos, search attributes, failures, the engine's file, the logs, the
-// metrics, the ledger and the exports. A canary that is no secret must be found
-// in each place first, so that the search itself is proven.
+// metrics, the ledger and the exports, which are encrypted and are opened for it. A
+// canary that is no secret must be found in each place first, so that the search
+// itself is proven; the store must show one in a conversation, in a file of the
+// workspace and in a ledger.
 func TestNoSecretLeavesTheBox(t *testing.T) {
 	t.Parallel()
 	canary := "canary-" + uuid.NewString()[:8]
 	llmKey := "sk-" + strings.ReplaceAll(uuid.NewString(), "-", "")
 	metrics := freePort(t)
-	i := newInstallation(t, "DEMO_LLM_KEY="+llmKey, fmt.Sprintf("BOXKEEPER_LISTEN=127.0.0.1:%d", metrics))
+	storeKey, err := age.GenerateX25519Identity()
+	require.NoError(t, err)
+	i := newInstallation(t, "DEMO_LLM_KEY="+llmKey, "DEMO_STORE_KEY="+storeKey.String(), fmt.Sprintf("BOXKEEPER_LISTEN=127.0.0.1:%d", metrics),
+		`BOXKEEPER_ENCRYPTION_RECIPIENTS=["`+storeKey.Recipient().String()+`"]`, `BOXKEEPER_ENCRYPTION_IDENTITIES=["env:DEMO_STORE_KEY"]`)
+	i.opens = []age.Identity{storeKey}
 
 	_, code := i.run("box", "create", canary, "--secret", "LLM_API_KEY=env:DEMO_LLM_KEY", "--idle", "2s", "--paused-ttl", "6s", "--notice", "3s", "--undo", "1s", "--wait")
 	require.Zero(t, code)
 	answerOf[box.ConnectAnswer](i, "box", "connect", canary, "--holder", "agent", "--lease", "1h")
 	s := i.await(canary, within, box.StateRunning)
-	_, err := agentservertest.WriteConversation(filepath.Join(i.boxDir(s), "conversations"), agentservertest.Conversation{
-		Title: canary, Events: []agentservertest.Event{{Text: "hello " + canary}, {Raw: rawEvent(t, llmKey)}},
+	_, err = agentservertest.WriteConversation(filepath.Join(i.boxDir(s), "conversations"), agentservertest.Conversation{
+		Title: canary, Events: []agentservertest.Event{{Text: "hello said " + canary}, {Raw: rawEvent(t, llmKey)}},
 	})
 	require.NoError(t, err)
+	require.NoError(t, os.WriteFile(filepath.Join(i.boxDir(s), "workspace", "note.txt"), []byte("written "+canary+"\n"), 0o600))
 	sessionKey, encryptionKey := i.requireKeysInPlay(canary, llmKey)
 	// A failure puts its words into the history: this one is about a secret that
 	// cannot be resolved, in a box of its own.
@@ -71,6 +80,7 @@ func TestNoSecretLeavesTheBox(t *testing.T) {
 	i.await(canary+"-bad", within, box.StateCreateFailed)
 
 	i.golden(canary, "person-deletes")
+	i.golden(canary, "files-exported") // the same of a later release: receipts have an archive, and count secrets
 	i.golden(canary+"-bad", "create-refused")
 
 	places := map[string]string{
@@ -81,11 +91,18 @@ func TestNoSecretLeavesTheBox(t *testing.T) {
 		"the store":        i.files("exports"),
 	}
 	canaries := map[string]string{"metrics": "boxkeeper_steps_total"}
+	for what, sign := range map[string]string{"a conversation": "said " + canary, "a file": "written " + canary, "a ledger": `"workspace":"` + canary} {
+		require.Contains(t, strings.ReplaceAll(places["the store"], `": "`, `":"`), sign, "%s in the store cannot be read, so nothing would be found there", what)
+	}
+	raw, err := os.ReadFile(i.anObject())
+	require.NoError(t, err)
+	require.True(t, sealed(raw), "the store is in the clear, so its key was not in play")
 	installationKey, err := os.ReadFile(filepath.Join(i.dir, "installation.key"))
 	require.NoError(t, err)
 	secrets := map[string]string{
 		"the LLM key": llmKey, "the session key": sessionKey, "the encryption key": encryptionKey,
 		"the installation key": strings.TrimSpace(string(installationKey)),
+		"the store's key":      storeKey.String(),
 	}
 	for place, text := range places {
 		sign := canary
@@ -200,7 +217,31 @@ func (i *installation) metrics(port int) string {
 	return string(body)
 }
 
-// files returns all that is kept below a directory; zips are opened.
+// anObject is some object of the export store.
+func (i *installation) anObject() (path string) {
+	found, err := filepath.Glob(filepath.Join(i.dir, "exports", "ledger", "*", "*.json"))
+	require.NoError(i.t, err)
+	require.NotEmpty(i.t, found)
+	return found[0]
+}
+
+// sealed reports whether a file is encrypted with age.
+func sealed(data []byte) bool { return bytes.HasPrefix(data, []byte("age-encryption.org/v1\n")) }
+
+// opened decrypts what is encrypted.
+func (i *installation) opened(data []byte) []byte {
+	if !sealed(data) || len(i.opens) == 0 {
+		return data
+	}
+	plain, err := age.Decrypt(bytes.NewReader(data), i.opens...)
+	require.NoError(i.t, err)
+	data, err = io.ReadAll(plain)
+	require.NoError(i.t, err)
+	return data
+}
+
+// files returns all that is kept below a directory; what is encrypted, a zip or
+// compressed is opened.
 func (i *installation) files(name string) string {
 	var all bytes.Buffer
 	err := filepath.WalkDir(filepath.Join(i.dir, name), func(path string, d fs.DirEntry, err error) error {
@@ -212,16 +253,25 @@ func (i *installation) files(name string) string {
 			return err
 		}
 		all.WriteString(path + "\n")
-		all.Write(unzipped(i.t, path, data))
+		all.Write(unpacked(i.t, path, i.opened(data)))
 		return nil
 	})
 	require.NoError(i.t, err)
 	return all.String()
 }
 
-// unzipped returns the contents of a zip, and other files as they are.
-func unzipped(t *testing.T, path string, data []byte) []byte {
+// unpacked returns what a zip or a file compressed with zstd holds, and other files
+// as they are.
+func unpacked(t *testing.T, path string, data []byte) []byte {
 	t.Helper()
+	if bytes.HasPrefix(data, []byte{0x28, 0xb5, 0x2f, 0xfd}) {
+		stream, err := zstd.NewReader(bytes.NewReader(data))
+		require.NoError(t, err)
+		defer stream.Close()
+		plain, err := io.ReadAll(stream)
+		require.NoError(t, err, path)
+		return plain
+	}
 	if filepath.Ext(path) != ".zip" {
 		return data
 	}

@@ -116,9 +116,9 @@ export type OnExpiry = 'ask' | 'delete';
  */
 export type Lead = 'ours' | 'provider';
 /**
- * SecretsPolicy says what is done about a secret that stands in a history when it is exported.
+ * SecretsPolicy says what is done about a secret that stands in a history, or in the files of a workspace, when it is exported.
  * - keep: stored as it is: the store is private
- * - redact: masked in what is stored
+ * - redact: masked in what is stored; see SecretsPolicy.Withholds
  * - block: nothing is exported while there is one
  */
 export type SecretsPolicy = 'keep' | 'redact' | 'block';
@@ -444,7 +444,7 @@ export interface Policy {
    */
   lead?: Lead;
   /**
-   * export_secrets is what is done about secrets in an exported history; default: as the worker is set, which is to keep them.
+   * export_secrets is what is done about secrets in what is exported; default: as the worker is set, which is to keep them.
    */
   export_secrets?: SecretsPolicy;
 }
@@ -778,15 +778,20 @@ export interface Receipt {
    * workspace_archive is what the export holds of the workspace. Exports of earlier versions held none, and it is not set.
    */
   workspace_archive?: ArchiveReceipt;
+  /**
+   * secrets is what was found by the look for secrets. Earlier versions did not say, and it is not set.
+   */
+  secrets?: SecretsReceipt;
 }
 /**
  * ArchiveReceipt is what an export holds of a workspace's files.
  */
 export interface ArchiveReceipt {
   /**
-   * none says why the export holds none of them; all else is then not set.
+   * none says why the export holds none of them; all else is then not set, but Withheld, which says that it is for the secrets in them.
    */
   none?: string;
+  withheld?: boolean;
   /**
    * bytes and SHA256 are those of the tar.
    */
@@ -802,6 +807,20 @@ export interface ArchiveReceipt {
    * changed counts files that changed while they were read: what the export has of them may be of two moments.
    */
   changed?: number;
+}
+/**
+ * SecretsReceipt counts what looks like a credential in an export. Where it stands is in the report beside the export, and what it is nowhere.
+ */
+export interface SecretsReceipt {
+  /**
+   * scanned is set when all of the export was looked through, but what is packed.
+   */
+  scanned?: boolean;
+  /**
+   * found counts all of them, Masked those of which the export holds a mask.
+   */
+  found?: number;
+  masked?: number;
 }
 /**
  * SetPolicyAsk changes fields of the policy; zero fields keep their value.
