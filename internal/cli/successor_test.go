@@ -100,6 +100,7 @@ func TestAbandonNeedsAReasonAndIsSaidEverAfter(t *testing.T) {
 	within := runWith(t, fake, "box", "abandon", "mine", "--reason", "enough")
 	require.Equal(t, 4, within.code)
 	require.Contains(t, within.stderr, `"box delete" destroys it`)
+	require.NotContains(t, within.stderr, "request-delete", "that is no command")
 	got := runWith(t, fake, "box", "abandon", "mine", "--reason", "enough", "--force", "--by", "ops")
 	require.Equal(t, 0, got.code, got.stderr)
 	require.Contains(t, got.stdout, "mine is abandoned")

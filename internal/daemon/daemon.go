@@ -280,7 +280,7 @@ func serve(c *cobra.Command, shared *cli.Shared, f flags) error {
 	case err := <-failed:
 		return err
 	case <-ctx.Done():
-		_, _ = fmt.Fprintln(out, "boxkeeperd: stopping; boxes stay as they are and the next start carries on")
+		_, _ = fmt.Fprintln(out, "boxkeeperd: stopping; what runs now gets up to 30 s to end, Ctrl-C again ends at once; boxes stay as they are and the next start carries on")
 		return nil
 	case <-n.engine.Done():
 		return errors.Join(box.Errorf(box.ClassUnavailable, "the engine failed; nothing that was accepted is lost, start boxkeeperd again"), n.engine.Err())
