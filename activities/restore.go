@@ -16,6 +16,19 @@ type RestoreInput struct {
 	Receipt box.Receipt `json:"receipt"`
 }
 
+// mustAnswer waits for the agent-server of a new box, and says why it does not.
+func (b *Boxes) mustAnswer(ctx context.Context, ref box.Ref) error {
+	ready, err := b.awaitReady(ctx, ref)
+	if err != nil || ready {
+		return err
+	}
+	seen, err := b.Provider.Observe(ctx, ref)
+	if err != nil {
+		seen = box.Observation{Ref: ref} // what it says would be a help, no more
+	}
+	return b.notReady(ctx, "the new box", seen)
+}
+
 // Restore puts an exported history and workspace into a new box, and returns only
 // after the box was asked what it holds and the answer is the export's digest. It
 // may be repeated: what is in the box already is left. Unsupported: the box takes
@@ -28,15 +41,7 @@ func (b *Boxes) Restore(ctx context.Context, in RestoreInput) (box.Outcome, erro
 			return box.Outcome{}, err
 		}
 		defer leave()
-		ready, err := b.awaitReady(ctx, in.Ref)
-		if err == nil && !ready {
-			seen, looked := b.Provider.Observe(ctx, in.Ref)
-			if looked != nil {
-				seen = box.Observation{Ref: in.Ref} // what it says would be a help, no more
-			}
-			err = b.notReady(ctx, "the new box", seen)
-		}
-		if err != nil {
+		if err := b.mustAnswer(ctx, in.Ref); err != nil {
 			return box.Outcome{}, err
 		}
 		client, err := b.dial(ctx, in.Ref)

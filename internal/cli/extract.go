@@ -1,7 +1,6 @@
 package cli
 
 import (
-	"cmp"
 	"context"
 	"crypto/rand"
 	"errors"
@@ -57,35 +56,16 @@ type extractedConversation struct {
 // What cannot be read is left out and said at the end.
 func (a *Shared) extract(c *cobra.Command, store *exports.Store, where string, want historyQuery) error {
 	ctx := c.Context()
-	ids := []string{want.conversation}
-	var damage error
+	// Nothing is made for what is not there.
+	ids, damage := []string{want.conversation}, error(nil)
 	if want.conversation != "" {
-		// Nothing is made for what is not there.
-		c, err := store.OpenConversation(ctx, want.workspace, want.conversation)
-		if err != nil {
-			return err
-		}
-		for _, name := range want.only {
-			// One that is damaged is told with what could be written.
-			if _, found := c.Find(ctx, name); found != nil && box.ClassOf(found) != box.ClassUnknown {
-				err = cmp.Or(err, found)
-			}
-		}
-		_ = c.Close()
-		if err != nil {
+		if err := wantedIsThere(ctx, store, want); err != nil {
 			return err
 		}
 	} else {
-		entries, err := store.Conversations(ctx, want.workspace)
-		switch {
-		case err != nil && box.ClassOf(err) != box.ClassUnknown:
+		var err error
+		if ids, damage, err = allThere(ctx, store, where, want.workspace); err != nil {
 			return err
-		case err == nil && len(entries) == 0:
-			return box.Errorf(box.ClassNotFound, "the export store %s has no conversation of workspace %s; look at the id, and at which store the workers use", where, want.workspace)
-		}
-		ids, damage = nil, err
-		for _, e := range entries {
-			ids = append(ids, e.ID)
 		}
 	}
 	x, err := openExtraction(want.directory, want.force)
@@ -120,6 +100,38 @@ func (a *Shared) extract(c *cobra.Command, store *exports.Store, where string, w
 		err = damagedStore(where, damage)
 	}
 	return err
+}
+
+// wantedIsThere looks for the conversation, and for the files of it that are wanted.
+// One that is damaged is told with what could be written.
+func wantedIsThere(ctx context.Context, store *exports.Store, want historyQuery) error {
+	c, err := store.OpenConversation(ctx, want.workspace, want.conversation)
+	if err != nil {
+		return err
+	}
+	defer c.Close() //nolint:errcheck // only read
+	for _, name := range want.only {
+		if _, err := c.Find(ctx, name); err != nil && box.ClassOf(err) != box.ClassUnknown {
+			return err
+		}
+	}
+	return nil
+}
+
+// allThere lists the conversations of a workspace, and what of the list is
+// damaged.
+func allThere(ctx context.Context, store *exports.Store, where, workspace string) (ids []string, damage, err error) {
+	entries, err := store.Conversations(ctx, workspace)
+	switch {
+	case err != nil && box.ClassOf(err) != box.ClassUnknown:
+		return nil, nil, err
+	case err == nil && len(entries) == 0:
+		return nil, nil, box.Errorf(box.ClassNotFound, "the export store %s has no conversation of workspace %s; look at the id, and at which store the workers use", where, workspace)
+	}
+	for _, e := range entries {
+		ids = append(ids, e.ID)
+	}
+	return ids, err, nil
 }
 
 // extraction writes below one directory and never outside of it: also not

@@ -4,7 +4,7 @@ import "strings"
 
 // spoken names requests of the contract, as the sentences of the workers do, by
 // what a person types. Longer forms stand before what they begin with.
-var spoken = strings.NewReplacer(
+var spoken = strings.NewReplacer( //nolint:gochecknoglobals // a constant
 	"switch freeze off first", "run \"box freeze WORKSPACE --off\" first",
 	"owner: freeze off", "owner: \"box freeze WORKSPACE --off\"",
 	"request-delete", "\"box delete\"",
