@@ -8,6 +8,7 @@ import (
 
 	"github.com/openhands/boxkeeper/box"
 	"github.com/openhands/boxkeeper/exports"
+	"github.com/openhands/boxkeeper/internal/race"
 )
 
 // A box that breaks off, lies or hangs is asked again, and in the end there is no
@@ -15,7 +16,7 @@ import (
 func TestScenario95ABrokenWorkspaceIsNoExport(t *testing.T) {
 	t.Parallel()
 	files := smallWork()
-	files["workspace/large"] = noise(3, 9<<20)
+	files["workspace/large"] = noise(3, (9<<20)/min(race.Slowness, 6))
 	honest := files.pack(t)
 	flipped := slices.Clone(honest)
 	flipped[len(flipped)/2] ^= 1
@@ -87,7 +88,7 @@ func TestARefusedWorkspaceIsNotAskedForAgain(t *testing.T) {
 func TestAStoreThatLosesOrAltersAPartOfTheWorkspace(t *testing.T) {
 	t.Parallel()
 	files := smallWork()
-	files["workspace/large"] = noise(4, 5<<20)
+	files["workspace/large"] = noise(4, (5<<20)/min(race.Slowness, 4))
 	type part struct {
 		of   func(key string) bool
 		twin func(key string) string
