@@ -107,10 +107,13 @@ func (a arena) swapWhile(t *testing.T, w way, action func()) int {
 					at = found[0]
 				}
 			}
+			// Asked before: what was on its way back into its place during the call is
+			// there by the time that the action is over.
+			stopped := stop.Load()
 			err := unix.Renameat2(unix.AT_FDCWD, at, unix.AT_FDCWD, other, unix.RENAME_EXCHANGE)
 			if err == nil {
 				done++
-			} else if stop.Load() {
+			} else if stopped {
 				break // what it was exchanged with was taken meanwhile
 			}
 		}

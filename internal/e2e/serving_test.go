@@ -81,7 +81,7 @@ func TestMistakesOfAStart(t *testing.T) {
 	}{
 		{"a command that there is not", "off", []string{"serve"}, `"serve"`},
 		{"an argument of the demo", "off", []string{"demo", "now"}, `"now"`},
-		{"a taken port of the metrics", taken.Addr().String(), []string{"--no-demo", "--port", "0", "--no-ui"}, "listen: cannot listen on " + taken.Addr().String()},
+		{"a taken port of the metrics", taken.Addr().String(), []string{"--no-demo", "--port", "0", "--no-ui"}, "cannot listen on " + taken.Addr().String() + " (BOXKEEPER_LISTEN)"},
 	} {
 		t.Run(row.name, func(t *testing.T) {
 			t.Parallel()
