@@ -270,16 +270,6 @@ func (f *Facts) applyUndrained(step Step, now time.Time) {
 	f.move(now, StateRunning, step.Reason)
 }
 
-func (f *Facts) applyReclaimed(step Step, out Outcome, now time.Time) {
-	f.countReclaimed(out.Reclaim)
-	if step.Ask != nil {
-		report := out.Reclaim
-		f.finish(*step.Ask, Result{Reclaim: &report})
-		return
-	}
-	f.Sequence.Reclaimed, f.Sequence.DrainedAt = true, now
-}
-
 func (f *Facts) applyExported(step Step, receipt Receipt, now time.Time) {
 	f.Receipt, f.ReceiptAt = receipt, now
 	f.Scan = &Scan{At: now, Digest: receipt.Digest, Conversations: receipt.Conversations, Events: receipt.Events}

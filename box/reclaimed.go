@@ -1,6 +1,9 @@
 package box
 
-import "slices"
+import (
+	"slices"
+	"time"
+)
 
 // maxPasses bounds the passes that a repeat is recognised by.
 const maxPasses = 8
@@ -9,6 +12,16 @@ const maxPasses = 8
 type Pass struct {
 	PlanID string `json:"plan_id"`
 	Bytes  int64  `json:"bytes"`
+}
+
+func (f *Facts) applyReclaimed(step Step, out Outcome, now time.Time) {
+	f.countReclaimed(out.Reclaim)
+	if step.Ask != nil {
+		report := out.Reclaim
+		f.finish(*step.Ask, Result{Reclaim: &report})
+		return
+	}
+	f.Sequence.Reclaimed, f.Sequence.DrainedAt = true, now
 }
 
 // countReclaimed adds what a pass freed to the sum. A plan that is applied again
