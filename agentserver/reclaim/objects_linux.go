@@ -3,6 +3,7 @@ package reclaim
 import (
 	"context"
 	"fmt"
+	"slices"
 	"strings"
 
 	"golang.org/x/sys/unix"
@@ -48,27 +49,26 @@ func (g *gathering) objects(ctx context.Context, repo string) error {
 // worthPacking says in words what git would pack or drop, empty when it is not
 // worth it. It looks into two directories, as git does.
 func (g *gathering) worthPacking(fd int, names []dirEntry) string {
-	count := func(dir string, match func(name string) bool) (n int) {
-		for _, entry := range names {
-			if entry.name != dir {
-				continue
-			}
-			below, inside, err := g.r.tree.list(fd, dir)
-			if err != nil {
-				return 0
-			}
-			unix.Close(below)
-			for _, one := range inside {
-				if match(one.name) {
-					n++
-				}
-			}
+	within := func(dir string) []dirEntry {
+		if !slices.ContainsFunc(names, func(entry dirEntry) bool { return entry.name == dir }) {
+			return nil
 		}
-		return n
+		below, inside, err := g.r.tree.list(fd, dir)
+		if err != nil {
+			return nil
+		}
+		unix.Close(below)
+		return inside
 	}
-	loose := count("17", func(string) bool { return true })
-	packs := count("pack", func(name string) bool { return strings.HasSuffix(name, ".pack") })
-	broken := count("pack", func(name string) bool { return strings.HasPrefix(name, "tmp_") })
+	loose, packs, broken := len(within("17")), 0, 0
+	for _, one := range within("pack") {
+		if strings.HasSuffix(one.name, ".pack") {
+			packs++
+		}
+		if strings.HasPrefix(one.name, "tmp_") {
+			broken++
+		}
+	}
 	switch {
 	case loose > manyLoose:
 		return fmt.Sprintf("holds about %d loose objects", 256*loose)
