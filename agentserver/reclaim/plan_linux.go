@@ -253,21 +253,14 @@ func (r *Reclaimer) unsaved(ctx context.Context, place *placed) string {
 
 // needs looks once what cannot do without something elsewhere, and returns what
 // says so of a place.
-func (r *Reclaimer) needs(ctx context.Context) (of func(*placed) string) {
-	if r.opts.Needs == nil {
-		return func(*placed) string { return "" }
-	}
-	look, err := r.opts.Needs(ctx)
+func (r *Reclaimer) needs(ctx context.Context) func(*placed) string {
+	of := r.opts.Needs.Of(ctx)
 	return func(place *placed) string {
-		if err != nil {
-			return "cannot tell whether something else in the box needs it: " + err.Error()
+		dirs := place.tops()
+		for i, top := range dirs {
+			dirs[i] = r.abs(top)
 		}
-		for _, top := range place.tops() {
-			if why := look(r.abs(top)); why != "" {
-				return "is needed: " + why
-			}
-		}
-		return ""
+		return of(dirs...)
 	}
 }
 

@@ -37,11 +37,8 @@ type Options struct {
 	// nowhere else; empty when none is. It is asked before tier runtime takes it;
 	// nil means that nobody can tell, so that nothing of that tier is taken.
 	Unsaved func(ctx context.Context, workspace string) (string, error)
-	// Needs looks what in the box cannot do without something elsewhere; of then
-	// says in words what cannot do without a workspace, an absolute path, empty for
-	// nothing. It may take long, so it is asked before a conversation is held; nil
-	// means that nothing needs another's workspace.
-	Needs func(ctx context.Context) (of func(workspace string) string, err error)
+	// Needs is asked before a conversation is held.
+	Needs Needs
 	// Catalogue says what is recognised; nil means the built-in table.
 	Catalogue *Catalogue
 	Budget    Budget

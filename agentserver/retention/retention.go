@@ -31,10 +31,8 @@ type Options struct {
 	// means none. Nil means that nobody can tell, and then a conversation with a
 	// workspace is left.
 	Unsaved func(ctx context.Context, dir string) (reason string, err error)
-	// Needs looks what in the box cannot do without something elsewhere; of then
-	// says in words what cannot do without a directory, empty for nothing. Nil means
-	// that nothing needs another's.
-	Needs func(ctx context.Context) (of func(dir string) string, err error)
+	// Needs says what in the box cannot do without something elsewhere.
+	Needs reclaim.Needs
 	// Take removes the runtime of a conversation that is archived, as a pass of
 	// tier runtime does. It may be called again for one that it did not finish;
 	// nil leaves the runtime to others.
@@ -348,23 +346,16 @@ func (k *Keeper) doubt(ctx context.Context, place *reclaim.Place) string {
 
 // needed says what else in the box cannot do without what goes with a place.
 func (k *Keeper) needed(ctx context.Context, place *reclaim.Place) string {
-	dirs := place.Workspaces
-	if place.Runtime != "" {
-		dirs = append([]string{place.Runtime}, dirs...)
-	}
-	if k.opts.Needs == nil || len(dirs) == 0 {
-		return ""
-	}
-	of, err := k.opts.Needs(ctx)
-	if err != nil {
-		return "cannot tell whether something else in the box needs it: " + err.Error()
-	}
-	for _, dir := range dirs {
-		if reason := of(filepath.Join(k.root, dir)); reason != "" {
-			return "is needed: " + reason
+	var dirs []string
+	for _, dir := range append([]string{place.Runtime}, place.Workspaces...) {
+		if dir != "" {
+			dirs = append(dirs, filepath.Join(k.root, dir))
 		}
 	}
-	return ""
+	if len(dirs) == 0 {
+		return ""
+	}
+	return k.opts.Needs.Of(ctx)(dirs...)
 }
 
 // usedSince reports whether a conversation was used after its place was read.

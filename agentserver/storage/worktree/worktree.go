@@ -24,10 +24,8 @@ type Options struct {
 	// Recreatable lists what can be made again in a directory: paths relative to
 	// it, with the rule for each. Nil means nothing can.
 	Recreatable func(ctx context.Context, dir string) (map[string]string, error)
-	// Needs looks what in the box cannot do without something elsewhere; of then
-	// says in words what cannot do without what is in a worktree, an absolute path.
-	// Nil means that nothing does.
-	Needs func(ctx context.Context) (of func(dir string) string, err error)
+	// Needs says what in the box cannot do without what is in a worktree.
+	Needs reclaim.Needs
 }
 
 // Layout is the worktrees of one box. It is safe for concurrent use.
