@@ -4,10 +4,8 @@ import (
 	"context"
 	"encoding/json"
 	"os"
-	"os/exec"
 	"path/filepath"
 	"runtime"
-	"strings"
 	"testing"
 
 	"github.com/stretchr/testify/require"
@@ -17,16 +15,6 @@ import (
 	"github.com/openhands/boxkeeper/agentserver/agentservertest"
 	"github.com/openhands/boxkeeper/box"
 )
-
-// git runs git where no configuration but the repository's counts.
-func git(t *testing.T, dir string, args ...string) string {
-	t.Helper()
-	cmd := exec.CommandContext(t.Context(), "git", append([]string{"-c", "user.name=a", "-c", "user.email=a@example.invalid"}, args...)...)
-	cmd.Dir, cmd.Env = dir, []string{"PATH=" + os.Getenv("PATH"), "HOME=/nonexistent", "GIT_CONFIG_NOSYSTEM=1"}
-	out, err := cmd.CombinedOutput()
-	require.NoError(t, err, "git %s: %s", strings.Join(args, " "), out)
-	return strings.TrimSpace(string(out))
-}
 
 func lay(t *testing.T, name, content string) {
 	t.Helper()
@@ -45,16 +33,16 @@ func lostWithWork(t *testing.T) (old, next *rig, receipt box.Receipt) {
 	old.write(agentservertest.Conversation{Events: events(3)})
 	project := filepath.Join(old.server.Root, "workspace/project")
 	lay(t, filepath.Join(project, "a.txt"), "one")
-	git(t, project, "init", "-q", "-b", "main")
-	git(t, project, "add", "a.txt")
-	git(t, project, "commit", "-q", "-m", "one")
+	agentservertest.Git(t, project, "init", "-q", "-b", "main")
+	agentservertest.Git(t, project, "add", "a.txt")
+	agentservertest.Git(t, project, "commit", "-q", "-m", "one")
 	lay(t, filepath.Join(project, "a.txt"), "in the stash")
-	git(t, project, "stash")
-	git(t, project, "checkout", "-q", "--detach")
+	agentservertest.Git(t, project, "stash")
+	agentservertest.Git(t, project, "checkout", "-q", "--detach")
 	lay(t, filepath.Join(project, "a.txt"), "on no branch")
-	git(t, project, "commit", "-q", "-am", "on no branch")
+	agentservertest.Git(t, project, "commit", "-q", "-am", "on no branch")
 	lay(t, filepath.Join(project, "b.txt"), "staged")
-	git(t, project, "add", "b.txt")
+	agentservertest.Git(t, project, "add", "b.txt")
 	lay(t, filepath.Join(project, "c.txt"), "untracked")
 	receipt = do(old, old.boxes.Export, activities.ExportInput{Target: target}).Receipt
 	require.True(t, receipt.Archive.Held())
@@ -89,8 +77,8 @@ func TestScenario80ALostBoxComesBackWithItsWork(t *testing.T) {
 		require.Equal(t, want, unsaved(t, r))
 	}
 	project := filepath.Join(r.server.Root, "workspace/project")
-	require.Equal(t, "A  b.txt\n?? c.txt", git(t, project, "status", "--porcelain"))
-	require.Contains(t, git(t, project, "stash", "show", "-p"), "+in the stash")
+	require.Equal(t, "A  b.txt\n?? c.txt", agentservertest.Git(t, project, "status", "--porcelain"))
+	require.Contains(t, agentservertest.Git(t, project, "stash", "show", "-p"), "+in the stash")
 	again := do(r, r.boxes.Export, activities.ExportInput{Target: target, Previous: receipt}).Receipt
 	require.Equal(t, receipt.Archive.Files, again.Archive.Files)
 	require.Zero(t, again.Archive.Missing)

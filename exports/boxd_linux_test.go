@@ -3,7 +3,6 @@ package exports_test
 import (
 	"io"
 	"os"
-	"os/exec"
 	"path/filepath"
 	"slices"
 	"strings"
@@ -16,20 +15,6 @@ import (
 	"github.com/openhands/boxkeeper/agentserver/agentservertest"
 	"github.com/openhands/boxkeeper/exports"
 )
-
-// git runs git where no configuration but the repository's counts.
-func git(t *testing.T, dir string, args ...string) string {
-	t.Helper()
-	cmd := exec.CommandContext(t.Context(), "git", args...)
-	cmd.Dir = dir
-	cmd.Env = []string{
-		"PATH=" + os.Getenv("PATH"), "HOME=/nonexistent", "GIT_CONFIG_NOSYSTEM=1",
-		"GIT_AUTHOR_NAME=a", "GIT_AUTHOR_EMAIL=a@example.invalid", "GIT_COMMITTER_NAME=a", "GIT_COMMITTER_EMAIL=a@example.invalid",
-	}
-	out, err := cmd.CombinedOutput()
-	require.NoError(t, err, "git %s: %s", strings.Join(args, " "), out)
-	return strings.TrimSpace(string(out))
-}
 
 func lay(t *testing.T, name, content string) {
 	t.Helper()
@@ -57,27 +42,27 @@ func TestScenario80WorkThatNobodyPushedComesBack(t *testing.T) {
 
 	remote, clone := filepath.Join(t.TempDir(), "remote"), filepath.Join(server.Root, "workspace/project")
 	require.NoError(t, os.MkdirAll(remote, 0o755))
-	git(t, remote, "init", "-q", "-b", "main")
+	agentservertest.Git(t, remote, "init", "-q", "-b", "main")
 	lay(t, filepath.Join(remote, "a.txt"), "first\n")
-	git(t, remote, "add", "a.txt")
-	git(t, remote, "commit", "-q", "-m", "first")
+	agentservertest.Git(t, remote, "add", "a.txt")
+	agentservertest.Git(t, remote, "commit", "-q", "-m", "first")
 	require.NoError(t, os.MkdirAll(filepath.Dir(clone), 0o755))
-	git(t, filepath.Dir(clone), "clone", "-q", remote, clone)
+	agentservertest.Git(t, filepath.Dir(clone), "clone", "-q", remote, clone)
 	lay(t, filepath.Join(clone, "a.txt"), "never pushed\n")
-	git(t, clone, "commit", "-q", "-am", "never pushed")
-	unpushed := git(t, clone, "rev-parse", "HEAD")
-	git(t, clone, "checkout", "-q", "-b", "idea")
+	agentservertest.Git(t, clone, "commit", "-q", "-am", "never pushed")
+	unpushed := agentservertest.Git(t, clone, "rev-parse", "HEAD")
+	agentservertest.Git(t, clone, "checkout", "-q", "-b", "idea")
 	lay(t, filepath.Join(clone, "a.txt"), "an idea\n")
-	git(t, clone, "commit", "-q", "-am", "an idea")
+	agentservertest.Git(t, clone, "commit", "-q", "-am", "an idea")
 	lay(t, filepath.Join(clone, "a.txt"), "put aside\n")
-	git(t, clone, "stash")
-	stash := git(t, clone, "rev-parse", "refs/stash")
-	git(t, clone, "checkout", "-q", "--detach")
+	agentservertest.Git(t, clone, "stash")
+	stash := agentservertest.Git(t, clone, "rev-parse", "refs/stash")
+	agentservertest.Git(t, clone, "checkout", "-q", "--detach")
 	lay(t, filepath.Join(clone, "a.txt"), "on no branch\n")
-	git(t, clone, "commit", "-q", "-am", "on no branch")
-	detached := git(t, clone, "rev-parse", "HEAD")
+	agentservertest.Git(t, clone, "commit", "-q", "-am", "on no branch")
+	detached := agentservertest.Git(t, clone, "rev-parse", "HEAD")
 	lay(t, filepath.Join(clone, "staged.txt"), "staged\n")
-	git(t, clone, "add", "staged.txt")
+	agentservertest.Git(t, clone, "add", "staged.txt")
 	lay(t, filepath.Join(clone, "a.txt"), "changed and not staged\n")
 	lay(t, filepath.Join(clone, "notes/plan.md"), "never added\n")
 	lay(t, filepath.Join(clone, "large.bin"), noise(8, 9<<20))
@@ -133,14 +118,14 @@ func TestScenario80WorkThatNobodyPushedComesBack(t *testing.T) {
 	}
 	read(one.Bundle.Name, bundle)
 	tree := filepath.Join(back, "project")
-	git(t, back, "clone", "-q", "--mirror", bundle, filepath.Join(tree, ".git"))
-	git(t, filepath.Join(tree, ".git"), "bundle", "verify", bundle)
-	git(t, filepath.Join(tree, ".git"), "config", "core.bare", "false")
+	agentservertest.Git(t, back, "clone", "-q", "--mirror", bundle, filepath.Join(tree, ".git"))
+	agentservertest.Git(t, filepath.Join(tree, ".git"), "bundle", "verify", bundle)
+	agentservertest.Git(t, filepath.Join(tree, ".git"), "config", "core.bare", "false")
 	for _, commit := range []string{unpushed, stash, detached} {
-		git(t, tree, "cat-file", "-e", commit+"^{commit}")
+		agentservertest.Git(t, tree, "cat-file", "-e", commit+"^{commit}")
 	}
-	require.Equal(t, unpushed, git(t, tree, "rev-parse", "refs/heads/main"))
-	require.Equal(t, stash, git(t, tree, "rev-parse", "refs/stash"))
+	require.Equal(t, unpushed, agentservertest.Git(t, tree, "rev-parse", "refs/heads/main"))
+	require.Equal(t, stash, agentservertest.Git(t, tree, "rev-parse", "refs/stash"))
 	require.Equal(t, detached, one.Head)
 	for entry, err := range r.Entries(t.Context()) {
 		require.NoError(t, err)
@@ -151,19 +136,19 @@ func TestScenario80WorkThatNobodyPushedComesBack(t *testing.T) {
 		require.NoError(t, os.MkdirAll(filepath.Dir(filepath.Join(tree, name)), 0o755))
 		read(entry.Name, filepath.Join(tree, name))
 	}
-	git(t, tree, "update-ref", "--no-deref", "HEAD", one.Head)
-	git(t, tree, "reset", "-q")
+	agentservertest.Git(t, tree, "update-ref", "--no-deref", "HEAD", one.Head)
+	agentservertest.Git(t, tree, "reset", "-q")
 	staged := filepath.Join(back, "staged")
 	read(one.Staged.Name, staged)
-	git(t, tree, "apply", "--cached", staged)
-	require.Equal(t, "M a.txt\nA  staged.txt\n?? large.bin\n?? notes/", git(t, tree, "status", "--porcelain"))
+	agentservertest.Git(t, tree, "apply", "--cached", staged)
+	require.Equal(t, "M a.txt\nA  staged.txt\n?? large.bin\n?? notes/", agentservertest.Git(t, tree, "status", "--porcelain"))
 	text, err := os.ReadFile(filepath.Join(tree, "notes/plan.md"))
 	require.NoError(t, err)
 	require.Equal(t, "never added\n", string(text))
 	text, err = os.ReadFile(filepath.Join(tree, "large.bin"))
 	require.NoError(t, err)
 	require.Equal(t, noise(8, 9<<20), string(text))
-	require.Contains(t, git(t, tree, "stash", "show", "-p", stash), "+put aside")
+	require.Contains(t, agentservertest.Git(t, tree, "stash", "show", "-p", stash), "+put aside")
 }
 
 func filesBelow(t testing.TB, dir string) []string {

@@ -3,32 +3,17 @@ package putback_test
 import (
 	"bytes"
 	"os"
-	"os/exec"
 	"path/filepath"
-	"strings"
 	"testing"
 
 	"github.com/stretchr/testify/require"
 
 	"github.com/openhands/boxkeeper/agentserver"
+	"github.com/openhands/boxkeeper/agentserver/agentservertest"
 	"github.com/openhands/boxkeeper/agentserver/repo"
 	"github.com/openhands/boxkeeper/agentserver/workspace"
 	"github.com/openhands/boxkeeper/box"
 )
-
-func do(t *testing.T, dir string, args ...string) string {
-	t.Helper()
-	cmd := exec.CommandContext(t.Context(), "git", args...)
-	cmd.Dir = dir
-	cmd.Env = []string{
-		"PATH=" + os.Getenv("PATH"), "HOME=/nonexistent", "GIT_CONFIG_NOSYSTEM=1", "GIT_EDITOR=true",
-		"GIT_AUTHOR_NAME=a", "GIT_AUTHOR_EMAIL=a@example.invalid", "GIT_COMMITTER_NAME=a", "GIT_COMMITTER_EMAIL=a@example.invalid",
-		"GIT_AUTHOR_DATE=2026-01-01T00:00:00Z", "GIT_COMMITTER_DATE=2026-01-01T00:00:00Z",
-	}
-	out, err := cmd.CombinedOutput()
-	require.NoError(t, err, "git %s: %s", strings.Join(args, " "), out)
-	return strings.TrimSpace(string(out))
-}
 
 func write(t *testing.T, file, content string) {
 	t.Helper()
@@ -39,9 +24,9 @@ func write(t *testing.T, file, content string) {
 func commit(t *testing.T, dir, content string) string {
 	t.Helper()
 	write(t, filepath.Join(dir, "a.txt"), content)
-	do(t, dir, "add", "a.txt")
-	do(t, dir, "commit", "-q", "-m", content)
-	return do(t, dir, "rev-parse", "HEAD")
+	agentservertest.Git(t, dir, "add", "a.txt")
+	agentservertest.Git(t, dir, "commit", "-q", "-m", content)
+	return agentservertest.Git(t, dir, "rev-parse", "HEAD")
 }
 
 // newBox is a box with a clone whose remote has all of it.
@@ -51,12 +36,12 @@ func newBox(t *testing.T) (root, clone string) {
 	remote := filepath.Join(t.TempDir(), "remote")
 	require.NoError(t, os.MkdirAll(filepath.Join(root, "workspace"), 0o755))
 	require.NoError(t, os.MkdirAll(remote, 0o755))
-	do(t, remote, "init", "-q", "-b", "main")
+	agentservertest.Git(t, remote, "init", "-q", "-b", "main")
 	write(t, filepath.Join(remote, ".gitignore"), ".env\nnode_modules/\nnested/\n")
-	do(t, remote, "add", ".gitignore")
+	agentservertest.Git(t, remote, "add", ".gitignore")
 	commit(t, remote, "first\n")
 	clone = filepath.Join(root, "workspace/project")
-	do(t, root, "clone", "-q", remote, clone)
+	agentservertest.Git(t, root, "clone", "-q", remote, clone)
 	return root, clone
 }
 

@@ -9,6 +9,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/openhands/boxkeeper/agentserver/agentservertest"
 	"github.com/openhands/boxkeeper/box"
 )
 
@@ -16,9 +17,9 @@ import (
 func aBundle(t *testing.T) (bundle, head string) {
 	t.Helper()
 	dir := t.TempDir()
-	do(t, dir, "init", "-q", "-b", "main")
+	agentservertest.Git(t, dir, "init", "-q", "-b", "main")
 	head = commit(t, dir, "first\n")
-	do(t, dir, "bundle", "create", "-q", "x.bundle", "--all")
+	agentservertest.Git(t, dir, "bundle", "create", "-q", "x.bundle", "--all")
 	text, err := os.ReadFile(filepath.Join(dir, "x.bundle"))
 	require.NoError(t, err)
 	return string(text), head

@@ -9,6 +9,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/openhands/boxkeeper/agentserver/agentservertest"
 	"github.com/openhands/boxkeeper/agentserver/putback"
 	"github.com/openhands/boxkeeper/agentserver/repo"
 	"github.com/openhands/boxkeeper/box"
@@ -20,7 +21,7 @@ func TestWhatFailsInTheBoxIsNotTheArchivesFault(t *testing.T) {
 	t.Parallel()
 	old, clone := newBox(t)
 	write(t, filepath.Join(clone, "a.txt"), "staged\n")
-	do(t, clone, "add", "a.txt")
+	agentservertest.Git(t, clone, "add", "a.txt")
 	archive, _ := export(t, old)
 	tar, sum := tarOf(t, archive)
 	git, err := exec.LookPath("git")

@@ -12,6 +12,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/openhands/boxkeeper/agentserver/agentservertest"
 	"github.com/openhands/boxkeeper/box"
 )
 
@@ -211,11 +212,11 @@ func TestWhatGitWouldRunIsLeftOut(t *testing.T) {
 		require.NoFileExists(t, filepath.Join(git, name))
 		require.NoDirExists(t, filepath.Join(git, name))
 	}
-	require.Equal(t, git, do(t, filepath.Dir(git), "rev-parse", "--path-format=absolute", "--git-common-dir"))
+	require.Equal(t, git, agentservertest.Git(t, filepath.Dir(git), "rev-parse", "--path-format=absolute", "--git-common-dir"))
 	config, err := os.ReadFile(filepath.Join(git, "config"))
 	require.NoError(t, err)
 	require.NotContains(t, string(config), "fsmonitor")
 	require.NotContains(t, string(config), "ext::")
-	require.Equal(t, `https://example.invalid/"\`, do(t, git, "config", "remote.quote.url"))
-	require.Equal(t, "https://example.invalid/p", do(t, git, "config", "remote.origin.url"))
+	require.Equal(t, `https://example.invalid/"\`, agentservertest.Git(t, git, "config", "remote.quote.url"))
+	require.Equal(t, "https://example.invalid/p", agentservertest.Git(t, git, "config", "remote.origin.url"))
 }

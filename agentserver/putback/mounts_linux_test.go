@@ -10,6 +10,7 @@ import (
 	"github.com/stretchr/testify/require"
 	"golang.org/x/sys/unix"
 
+	"github.com/openhands/boxkeeper/agentserver/agentservertest"
 	"github.com/openhands/boxkeeper/box"
 )
 
@@ -46,10 +47,10 @@ func TestADiskThatBecomesFullAnywhere(t *testing.T) {
 	t.Parallel()
 	old, clone := newBox(t)
 	write(t, filepath.Join(clone, "big"), string(bytes.Repeat([]byte("big\n"), 30_000)))
-	do(t, clone, "add", "big")
-	do(t, clone, "commit", "-q", "-m", "big")
+	agentservertest.Git(t, clone, "add", "big")
+	agentservertest.Git(t, clone, "commit", "-q", "-m", "big")
 	write(t, filepath.Join(clone, "a.txt"), "staged\n")
-	do(t, clone, "add", "a.txt")
+	agentservertest.Git(t, clone, "add", "a.txt")
 	archive, _ := export(t, old)
 	tar, sum := tarOf(t, archive)
 	whole := 0
@@ -69,6 +70,6 @@ func TestADiskThatBecomesFullAnywhere(t *testing.T) {
 			continue
 		}
 		whole++
-		require.Equal(t, do(t, clone, "diff", "--cached"), do(t, filepath.Join(root, "workspace/project"), "diff", "--cached"))
+		require.Equal(t, agentservertest.Git(t, clone, "diff", "--cached"), agentservertest.Git(t, filepath.Join(root, "workspace/project"), "diff", "--cached"))
 	}
 }

@@ -12,7 +12,6 @@ import (
 	"io/fs"
 	"maps"
 	"os"
-	"os/exec"
 	"path/filepath"
 	"slices"
 	"strings"
@@ -23,6 +22,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/openhands/boxkeeper/agentserver"
+	"github.com/openhands/boxkeeper/agentserver/agentservertest"
 	"github.com/openhands/boxkeeper/agentserver/putback"
 	"github.com/openhands/boxkeeper/agentserver/repo"
 	"github.com/openhands/boxkeeper/box"
@@ -130,7 +130,7 @@ func told(t *testing.T, root string) string {
 func refs(t *testing.T, dir string) string {
 	t.Helper()
 	var out []string
-	for line := range strings.Lines(do(t, dir, "for-each-ref", "--format=%(refname) %(objectname)")) {
+	for line := range strings.Lines(agentservertest.Git(t, dir, "for-each-ref", "--format=%(refname) %(objectname)")) {
 		if !strings.HasPrefix(line, repo.RescueRefs) {
 			out = append(out, strings.TrimSpace(line))
 		}
@@ -143,17 +143,17 @@ func busyBox(t *testing.T) (root, clone string) {
 	t.Helper()
 	root, clone = newBox(t)
 	commit(t, clone, "unpushed")
-	do(t, clone, "branch", "side", "HEAD~1")
-	do(t, clone, "tag", "-a", "-m", "a tag", "v1")
+	agentservertest.Git(t, clone, "branch", "side", "HEAD~1")
+	agentservertest.Git(t, clone, "tag", "-a", "-m", "a tag", "v1")
 	commit(t, clone, "lost")
-	do(t, clone, "reset", "-q", "--hard", "HEAD~1")
+	agentservertest.Git(t, clone, "reset", "-q", "--hard", "HEAD~1")
 	for _, text := range []string{"in the oldest stash", "in the middle one", "in the newest"} {
 		write(t, filepath.Join(clone, "a.txt"), text)
-		do(t, clone, "stash", "push", "-m", text)
+		agentservertest.Git(t, clone, "stash", "push", "-m", text)
 	}
 	write(t, filepath.Join(clone, "staged.bin"), "\x00\x01staged")
 	write(t, filepath.Join(clone, "both.txt"), "staged")
-	do(t, clone, "add", "staged.bin", "both.txt")
+	agentservertest.Git(t, clone, "add", "staged.bin", "both.txt")
 	write(t, filepath.Join(clone, "both.txt"), "staged and changed")
 	write(t, filepath.Join(clone, "a.txt"), "not committed")
 	write(t, filepath.Join(clone, "untracked.txt"), "untracked")
@@ -164,27 +164,27 @@ func busyBox(t *testing.T) (root, clone string) {
 
 	// A worktree with a head on no branch.
 	linked := filepath.Join(root, "worktrees/x/project")
-	do(t, clone, "worktree", "add", "-q", "--detach", linked)
+	agentservertest.Git(t, clone, "worktree", "add", "-q", "--detach", linked)
 	commit(t, linked, "in the worktree")
 	write(t, filepath.Join(linked, "more.txt"), "untracked there")
 	// A clone in a clone, which git ignores.
 	nested := filepath.Join(clone, "nested/inner")
-	do(t, root, "clone", "-q", clone, nested)
+	agentservertest.Git(t, root, "clone", "-q", clone, nested)
 	commit(t, nested, "in the nested one")
-	do(t, nested, "checkout", "-q", "--detach")
+	agentservertest.Git(t, nested, "checkout", "-q", "--detach")
 	commit(t, nested, "detached there")
 	// A submodule with work, and a repository without a commit.
-	origin := do(t, clone, "config", "remote.origin.url")
-	do(t, clone, "-c", "protocol.file.allow=always", "submodule", "--quiet", "add", origin, "module")
-	do(t, clone, "commit", "-q", "-m", "with a submodule", "--", "module", ".gitmodules")
+	origin := agentservertest.Git(t, clone, "config", "remote.origin.url")
+	agentservertest.Git(t, clone, "-c", "protocol.file.allow=always", "submodule", "--quiet", "add", origin, "module")
+	agentservertest.Git(t, clone, "commit", "-q", "-m", "with a submodule", "--", "module", ".gitmodules")
 	commit(t, filepath.Join(clone, "module"), "in the submodule")
 	empty := filepath.Join(root, "workspace/empty")
 	require.NoError(t, os.MkdirAll(empty, 0o755))
-	do(t, empty, "init", "-q", "-b", "trunk")
+	agentservertest.Git(t, empty, "init", "-q", "-b", "trunk")
 	write(t, filepath.Join(empty, "first.txt"), "added and never committed")
-	do(t, empty, "add", "first.txt")
+	agentservertest.Git(t, empty, "add", "first.txt")
 	bare := filepath.Join(root, "workspace/mirror.git")
-	do(t, root, "clone", "-q", "--bare", clone, bare)
+	agentservertest.Git(t, root, "clone", "-q", "--bare", clone, bare)
 
 	work := filepath.Join(root, "workspace")
 	for _, name := range []string{"new\nline", "tab\there", "\xff\xfe not utf-8", "..two dots", "ü"} {
@@ -226,24 +226,23 @@ func sameWork(t *testing.T, old, fresh string) {
 	for _, one := range unsaved(t, old).Repositories {
 		a, b := filepath.Join(old, one.Path), filepath.Join(fresh, one.Path)
 		require.Equal(t, refs(t, a), refs(t, b), one.Path)
-		do(t, b, "fsck", "--full", "--strict")
+		agentservertest.Git(t, b, "fsck", "--full", "--strict")
 		if one.Kind == box.RepositoryBare {
 			continue
 		}
-		require.Equal(t, do(t, a, "status", "--porcelain"), do(t, b, "status", "--porcelain"), one.Path)
-		require.Equal(t, do(t, a, "diff", "--binary"), do(t, b, "diff", "--binary"), one.Path)
-		require.Equal(t, do(t, a, "diff", "--binary", "--cached"), do(t, b, "diff", "--binary", "--cached"), one.Path)
-		require.Equal(t, do(t, a, "stash", "list", "--format=%H %gs"), do(t, b, "stash", "list", "--format=%H %gs"), one.Path)
-		require.Equal(t, do(t, a, "remote", "-v"), do(t, b, "remote", "-v"), one.Path)
+		require.Equal(t, agentservertest.Git(t, a, "status", "--porcelain"), agentservertest.Git(t, b, "status", "--porcelain"), one.Path)
+		require.Equal(t, agentservertest.Git(t, a, "diff", "--binary"), agentservertest.Git(t, b, "diff", "--binary"), one.Path)
+		require.Equal(t, agentservertest.Git(t, a, "diff", "--binary", "--cached"), agentservertest.Git(t, b, "diff", "--binary", "--cached"), one.Path)
+		require.Equal(t, agentservertest.Git(t, a, "stash", "list", "--format=%H %gs"), agentservertest.Git(t, b, "stash", "list", "--format=%H %gs"), one.Path)
+		require.Equal(t, agentservertest.Git(t, a, "remote", "-v"), agentservertest.Git(t, b, "remote", "-v"), one.Path)
 	}
 }
 
 // gitFails runs git where it must not go well.
 func gitFails(t *testing.T, dir string, args ...string) {
 	t.Helper()
-	cmd := exec.CommandContext(t.Context(), "git", args...)
-	cmd.Dir, cmd.Env = dir, []string{"PATH=" + os.Getenv("PATH"), "HOME=/nonexistent", "GIT_CONFIG_NOSYSTEM=1", "GIT_COMMITTER_NAME=a", "GIT_COMMITTER_EMAIL=a@example.invalid"}
-	require.Error(t, cmd.Run())
+	_, err := agentservertest.TryGit(t, dir, args...)
+	require.Error(t, err)
 }
 
 func TestAWorkspaceIsPutBackAsItWas(t *testing.T) {
@@ -270,10 +269,10 @@ func TestAWorkspaceIsPutBackAsItWas(t *testing.T) {
 
 	// Work goes on: the worktree is one, the remote is where it was.
 	back := filepath.Join(fresh, "workspace/project")
-	require.Contains(t, do(t, back, "worktree", "list"), filepath.Join(fresh, "worktrees/x/project"))
-	do(t, back, "fetch", "-q", "origin")
-	require.Contains(t, do(t, back, "stash", "show", "-p", "stash@{2}"), "+in the oldest stash")
-	require.Equal(t, do(t, clone, "log", "--format=%H %s", "main", "side"), do(t, back, "log", "--format=%H %s", "main", "side"))
+	require.Contains(t, agentservertest.Git(t, back, "worktree", "list"), filepath.Join(fresh, "worktrees/x/project"))
+	agentservertest.Git(t, back, "fetch", "-q", "origin")
+	require.Contains(t, agentservertest.Git(t, back, "stash", "show", "-p", "stash@{2}"), "+in the oldest stash")
+	require.Equal(t, agentservertest.Git(t, clone, "log", "--format=%H %s", "main", "side"), agentservertest.Git(t, back, "log", "--format=%H %s", "main", "side"))
 }
 
 // What is exported once more is the same again: nothing was lost on the way.
@@ -299,7 +298,7 @@ func TestAShallowCloneComesBack(t *testing.T) {
 	commit(t, clone, "second")
 	commit(t, clone, "third")
 	shallow := filepath.Join(root, "workspace/shallow")
-	do(t, root, "clone", "-q", "--depth", "1", "file://"+clone, shallow)
+	agentservertest.Git(t, root, "clone", "-q", "--depth", "1", "file://"+clone, shallow)
 	commit(t, shallow, "on top of it")
 	require.NoError(t, os.RemoveAll(clone))
 	archive, manifest := export(t, root)
@@ -308,8 +307,8 @@ func TestAShallowCloneComesBack(t *testing.T) {
 	fresh := freshBox(t)
 	require.Empty(t, putBack(t, fresh, archive).Notes)
 	back := filepath.Join(fresh, "workspace/shallow")
-	require.Equal(t, do(t, shallow, "log", "--format=%H"), do(t, back, "log", "--format=%H"))
-	do(t, back, "fsck", "--full", "--strict")
+	require.Equal(t, agentservertest.Git(t, shallow, "log", "--format=%H"), agentservertest.Git(t, back, "log", "--format=%H"))
+	agentservertest.Git(t, back, "fsck", "--full", "--strict")
 	require.Equal(t, told(t, root), told(t, fresh))
 }
 
@@ -318,8 +317,8 @@ func TestARepositoryOfFilesComesBack(t *testing.T) {
 	root, clone := newBox(t)
 	commit(t, clone, "more")
 	write(t, filepath.Join(clone, "staged.txt"), "staged")
-	do(t, clone, "add", "staged.txt")
-	blob := do(t, clone, "rev-parse", "HEAD:.gitignore")
+	agentservertest.Git(t, clone, "add", "staged.txt")
+	blob := agentservertest.Git(t, clone, "rev-parse", "HEAD:.gitignore")
 	require.NoError(t, os.Chmod(filepath.Join(clone, ".git/objects", blob[:2], blob[2:]), 0o600))
 	write(t, filepath.Join(clone, ".git/objects", blob[:2], blob[2:]), "damaged")
 	write(t, filepath.Join(clone, ".git/hooks/post-checkout"), "#!/bin/sh\ntouch /tmp/ran")
@@ -329,21 +328,21 @@ func TestARepositoryOfFilesComesBack(t *testing.T) {
 	out := putBack(t, fresh, archive)
 	require.Equal(t, manifest.Missing, out.Missing)
 	back := filepath.Join(fresh, "workspace/project")
-	require.Equal(t, do(t, clone, "log", "--format=%H"), do(t, back, "log", "--format=%H"))
-	require.Equal(t, "A  staged.txt", do(t, back, "status", "--porcelain"))
+	require.Equal(t, agentservertest.Git(t, clone, "log", "--format=%H"), agentservertest.Git(t, back, "log", "--format=%H"))
+	require.Equal(t, "A  staged.txt", agentservertest.Git(t, back, "status", "--porcelain"))
 	require.NoDirExists(t, filepath.Join(back, ".git/hooks"))
-	require.Contains(t, do(t, back, "remote", "-v"), "origin")
+	require.Contains(t, agentservertest.Git(t, back, "remote", "-v"), "origin")
 }
 
 func TestScenario98WhatWasInProgressIsSaid(t *testing.T) {
 	t.Parallel()
 	root, clone := newBox(t)
 	commit(t, clone, "mine")
-	do(t, clone, "checkout", "-q", "-b", "other", "HEAD~1")
+	agentservertest.Git(t, clone, "checkout", "-q", "-b", "other", "HEAD~1")
 	commit(t, clone, "theirs")
 	write(t, filepath.Join(clone, "b.txt"), "staged before")
-	do(t, clone, "add", "b.txt")
-	do(t, clone, "commit", "-q", "-m", "b")
+	agentservertest.Git(t, clone, "add", "b.txt")
+	agentservertest.Git(t, clone, "commit", "-q", "-m", "b")
 	gitFails(t, clone, "merge", "main")
 	archive, manifest := export(t, root)
 	require.Equal(t, []string{"merge"}, manifest.Repositories[0].InProgress)
@@ -445,7 +444,7 @@ func TestARestoreThatIsCutOffAnywhere(t *testing.T) {
 	old, clone := newBox(t)
 	commit(t, clone, "unpushed")
 	write(t, filepath.Join(clone, "staged.txt"), "staged")
-	do(t, clone, "add", "staged.txt")
+	agentservertest.Git(t, clone, "add", "staged.txt")
 	archive, _ := export(t, old)
 	tar, sum := tarOf(t, archive)
 	root := freshBox(t)

@@ -2,14 +2,13 @@ package reclaim_test
 
 import (
 	"os"
-	"os/exec"
 	"path/filepath"
 	"slices"
-	"strings"
 	"testing"
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/openhands/boxkeeper/agentserver/agentservertest"
 	"github.com/openhands/boxkeeper/agentserver/reclaim"
 	"github.com/openhands/boxkeeper/agentserver/repo"
 	"github.com/openhands/boxkeeper/box"
@@ -103,13 +102,8 @@ func TestAFileThatIsAddedToTheIndexInTheLastMomentStays(t *testing.T) {
 			root, at, opts := workspace(t, packagesOfNPM(), "node_modules")
 			dir := filepath.Join(root, at)
 			require.NoError(t, os.RemoveAll(filepath.Join(dir, ".git")))
-			run := func(args ...string) {
-				t.Helper()
-				command := exec.CommandContext(t.Context(), "git", args...)
-				command.Dir, command.Env = dir, []string{"PATH=" + os.Getenv("PATH"), "HOME=/nonexistent", "GIT_CONFIG_NOSYSTEM=1"}
-				said, err := command.CombinedOutput()
-				require.NoError(t, err, "git %s: %s", strings.Join(args, " "), said)
-			}
+			run := func(args ...string) { agentservertest.Git(t, dir, args...) }
+
 			run("init", "-q")
 			run("add", ".gitignore", "package.json")
 			places, ok := opts.Layouts[0].(*layout)

@@ -2,7 +2,6 @@ package server_test
 
 import (
 	"os"
-	"os/exec"
 	"path/filepath"
 	"strings"
 	"testing"
@@ -22,18 +21,7 @@ func TestARepositoryThatAnotherBorrowsFromStays(t *testing.T) {
 	root, err := filepath.EvalSymlinks(t.TempDir())
 	require.NoError(t, err)
 	require.NoError(t, os.Chmod(root, 0o700)) // as a box is: nobody else's process is in it
-	git := func(dir string, args ...string) string {
-		t.Helper()
-		run := exec.CommandContext(t.Context(), "git", args...)
-		run.Dir = dir
-		run.Env = []string{
-			"PATH=" + os.Getenv("PATH"), "HOME=/nonexistent", "GIT_CONFIG_NOSYSTEM=1",
-			"GIT_AUTHOR_NAME=a", "GIT_AUTHOR_EMAIL=a@example.invalid", "GIT_COMMITTER_NAME=a", "GIT_COMMITTER_EMAIL=a@example.invalid",
-		}
-		said, err := run.CombinedOutput()
-		require.NoError(t, err, "git %v: %s", args, said)
-		return strings.TrimSpace(string(said))
-	}
+	git := func(dir string, args ...string) string { return agentservertest.Git(t, dir, args...) }
 	remote, lender, borrower := filepath.Join(t.TempDir(), "remote"), filepath.Join(root, "workspace/a"), filepath.Join(root, "workspace/b")
 	require.NoError(t, os.Mkdir(remote, 0o700))
 	git(remote, "init", "-q", "-b", "main")

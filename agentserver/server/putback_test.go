@@ -8,7 +8,6 @@ import (
 	"io"
 	"net/http"
 	"os"
-	"os/exec"
 	"path/filepath"
 	"strings"
 	"syscall"
@@ -17,19 +16,10 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/openhands/boxkeeper/agentserver"
+	"github.com/openhands/boxkeeper/agentserver/agentservertest"
 	"github.com/openhands/boxkeeper/box"
 	"github.com/openhands/boxkeeper/workspacetar"
 )
-
-// gitIn runs git where no configuration but the repository's counts.
-func gitIn(t *testing.T, dir string, args ...string) string {
-	t.Helper()
-	cmd := exec.CommandContext(t.Context(), "git", append([]string{"-c", "user.name=a", "-c", "user.email=a@example.invalid"}, args...)...)
-	cmd.Dir, cmd.Env = dir, []string{"PATH=" + os.Getenv("PATH"), "HOME=/nonexistent", "GIT_CONFIG_NOSYSTEM=1"}
-	out, err := cmd.CombinedOutput()
-	require.NoError(t, err, string(out))
-	return strings.TrimSpace(string(out))
-}
 
 // worked is a box with a repository that nobody pushed, and the tar of its
 // workspace.
@@ -39,12 +29,12 @@ func worked(t *testing.T) (b *boxd, tar []byte, sum string) {
 	b = startBoxd(t, t.TempDir())
 	project := filepath.Join(b.root, "workspace/project")
 	require.NoError(t, os.MkdirAll(project, 0o755))
-	gitIn(t, project, "init", "-q", "-b", "main")
+	agentservertest.Git(t, project, "init", "-q", "-b", "main")
 	require.NoError(t, os.WriteFile(filepath.Join(project, "a.txt"), []byte("alpha"), 0o600))
-	gitIn(t, project, "add", "a.txt")
-	gitIn(t, project, "commit", "-q", "-m", "one")
+	agentservertest.Git(t, project, "add", "a.txt")
+	agentservertest.Git(t, project, "commit", "-q", "-m", "one")
 	require.NoError(t, os.WriteFile(filepath.Join(project, "b.txt"), bytes.Repeat([]byte("beta"), 100_000), 0o600))
-	gitIn(t, project, "add", "b.txt")
+	agentservertest.Git(t, project, "add", "b.txt")
 	body, err := connect(t, b.url).DownloadWorkspace(t.Context())
 	require.NoError(t, err)
 	defer body.Close()
@@ -121,7 +111,7 @@ func TestAWorkspaceGoesIntoANewBox(t *testing.T) {
 	require.Equal(t, 1, out.Repositories)
 	require.Empty(t, out.Notes)
 	require.Equal(t, unsavedOf(t, old), unsavedOf(t, b))
-	require.Equal(t, "A  b.txt", gitIn(t, filepath.Join(b.root, "workspace/project"), "status", "--porcelain"))
+	require.Equal(t, "A  b.txt", agentservertest.Git(t, filepath.Join(b.root, "workspace/project"), "status", "--porcelain"))
 	// A lost answer: the same again, and what is sent is not read.
 	again, err := c.RestoreWorkspace(t.Context(), sum, endless{}, 1<<50)
 	require.NoError(t, err)

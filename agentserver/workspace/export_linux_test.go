@@ -16,6 +16,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/openhands/boxkeeper/agentserver"
+	"github.com/openhands/boxkeeper/agentserver/agentservertest"
 	"github.com/openhands/boxkeeper/box"
 )
 
@@ -108,20 +109,20 @@ func restore(t *testing.T, dir string, manifest box.Manifest, one box.ManifestRe
 	require.NoError(t, os.WriteFile(file, join(t, dir, bundle), 0o600))
 	tree := filepath.Join(dir, "files", one.Path)
 	gitDir := filepath.Join(tree, ".git")
-	do(t, dir, "clone", "-q", "--mirror", file, gitDir)
-	do(t, gitDir, "config", "core.bare", "false")
-	do(t, gitDir, "config", "--unset", "remote.origin.mirror")
-	do(t, gitDir, "fsck", "--full", "--strict")
+	agentservertest.Git(t, dir, "clone", "-q", "--mirror", file, gitDir)
+	agentservertest.Git(t, gitDir, "config", "core.bare", "false")
+	agentservertest.Git(t, gitDir, "config", "--unset", "remote.origin.mirror")
+	agentservertest.Git(t, gitDir, "fsck", "--full", "--strict")
 	if one.Branch == "" {
-		do(t, tree, "update-ref", "--no-deref", "HEAD", one.Head)
+		agentservertest.Git(t, tree, "update-ref", "--no-deref", "HEAD", one.Head)
 	} else {
-		do(t, tree, "symbolic-ref", "HEAD", "refs/heads/"+one.Branch)
+		agentservertest.Git(t, tree, "symbolic-ref", "HEAD", "refs/heads/"+one.Branch)
 	}
-	do(t, tree, "reset", "-q")
+	agentservertest.Git(t, tree, "reset", "-q")
 	if one.Staged.Parts > 0 {
 		patch := filepath.Join(t.TempDir(), "staged")
 		require.NoError(t, os.WriteFile(patch, join(t, dir, one.Staged), 0o600))
-		do(t, tree, "apply", "--cached", patch)
+		agentservertest.Git(t, tree, "apply", "--cached", patch)
 	}
 	return tree
 }
@@ -129,24 +130,24 @@ func restore(t *testing.T, dir string, manifest box.Manifest, one box.ManifestRe
 func TestAnArchiveBringsAllWorkBack(t *testing.T) {
 	t.Parallel()
 	root, clone := newBox(t)
-	first := do(t, clone, "rev-parse", "HEAD")
+	first := agentservertest.Git(t, clone, "rev-parse", "HEAD")
 	second := commit(t, clone, "unpushed")
-	do(t, clone, "branch", "side", first)
+	agentservertest.Git(t, clone, "branch", "side", first)
 	lost := commit(t, clone, "lost")
-	do(t, clone, "reset", "-q", "--hard", "HEAD~1")
+	agentservertest.Git(t, clone, "reset", "-q", "--hard", "HEAD~1")
 	write(t, filepath.Join(clone, "a.txt"), "in the stash")
-	do(t, clone, "stash")
+	agentservertest.Git(t, clone, "stash")
 	write(t, filepath.Join(clone, "a.txt"), "in an older stash, really")
-	do(t, clone, "stash")
+	agentservertest.Git(t, clone, "stash")
 	write(t, filepath.Join(clone, "staged.bin"), "\x00\x01staged")
-	do(t, clone, "add", "staged.bin")
+	agentservertest.Git(t, clone, "add", "staged.bin")
 	write(t, filepath.Join(clone, "a.txt"), "not committed")
 	write(t, filepath.Join(clone, "untracked.txt"), "untracked")
 	write(t, filepath.Join(clone, ".env"), "KEY=1")
 	write(t, filepath.Join(clone, "node_modules/x/index.js"), "made again")
 	write(t, filepath.Join(root, "workspace/notes.md"), "a plain file")
 	linked := filepath.Join(root, "worktrees/x/project")
-	do(t, clone, "worktree", "add", "-q", "--detach", linked)
+	agentservertest.Git(t, clone, "worktree", "add", "-q", "--detach", linked)
 	detached := commit(t, linked, "in the worktree")
 	write(t, filepath.Join(linked, "more.txt"), "untracked there")
 
@@ -158,36 +159,36 @@ func TestAnArchiveBringsAllWorkBack(t *testing.T) {
 	require.FileExists(t, filepath.Join(dir, "files/workspace/notes.md"))
 
 	tree := restore(t, dir, manifest, manifest.Repositories[0])
-	require.Equal(t, second, do(t, tree, "rev-parse", "main"))
-	require.Equal(t, first, do(t, tree, "rev-parse", "side"))
-	for _, id := range []string{lost, detached, do(t, clone, "rev-parse", "stash@{0}"), do(t, clone, "rev-parse", "stash@{1}")} {
-		require.Equal(t, "commit", do(t, tree, "cat-file", "-t", id))
+	require.Equal(t, second, agentservertest.Git(t, tree, "rev-parse", "main"))
+	require.Equal(t, first, agentservertest.Git(t, tree, "rev-parse", "side"))
+	for _, id := range []string{lost, detached, agentservertest.Git(t, clone, "rev-parse", "stash@{0}"), agentservertest.Git(t, clone, "rev-parse", "stash@{1}")} {
+		require.Equal(t, "commit", agentservertest.Git(t, tree, "cat-file", "-t", id))
 	}
-	require.Equal(t, do(t, clone, "stash", "show", "-p", "stash@{0}"), do(t, tree, "diff", "refs/stash^1", "refs/stash"))
-	require.Equal(t, do(t, clone, "status", "--porcelain"), do(t, tree, "status", "--porcelain"))
-	require.Equal(t, do(t, clone, "diff", "--binary"), do(t, tree, "diff", "--binary"))
-	require.Equal(t, do(t, clone, "diff", "--binary", "--cached"), do(t, tree, "diff", "--binary", "--cached"))
+	require.Equal(t, agentservertest.Git(t, clone, "stash", "show", "-p", "stash@{0}"), agentservertest.Git(t, tree, "diff", "refs/stash^1", "refs/stash"))
+	require.Equal(t, agentservertest.Git(t, clone, "status", "--porcelain"), agentservertest.Git(t, tree, "status", "--porcelain"))
+	require.Equal(t, agentservertest.Git(t, clone, "diff", "--binary"), agentservertest.Git(t, tree, "diff", "--binary"))
+	require.Equal(t, agentservertest.Git(t, clone, "diff", "--binary", "--cached"), agentservertest.Git(t, tree, "diff", "--binary", "--cached"))
 	env, err := os.ReadFile(filepath.Join(tree, ".env"))
 	require.NoError(t, err)
 	require.Equal(t, "KEY=1", string(env))
 
 	require.Equal(t, "workspace/project", manifest.Repositories[1].BundleOf)
 	other := restore(t, dir, manifest, manifest.Repositories[1])
-	require.Equal(t, detached, do(t, other, "rev-parse", "HEAD"))
-	require.Equal(t, "?? more.txt", do(t, other, "status", "--porcelain"))
+	require.Equal(t, detached, agentservertest.Git(t, other, "rev-parse", "HEAD"))
+	require.Equal(t, "?? more.txt", agentservertest.Git(t, other, "status", "--porcelain"))
 }
 
 func TestSubmodulesAreBundledCheckedOutOrNot(t *testing.T) {
 	t.Parallel()
 	root, clone := newBox(t)
-	origin := do(t, clone, "config", "remote.origin.url")
+	origin := agentservertest.Git(t, clone, "config", "remote.origin.url")
 	var ids []string
 	for _, name := range []string{"inner", "gone"} {
-		do(t, clone, "-c", "protocol.file.allow=always", "submodule", "--quiet", "add", origin, name)
+		agentservertest.Git(t, clone, "-c", "protocol.file.allow=always", "submodule", "--quiet", "add", origin, name)
 		ids = append(ids, commit(t, filepath.Join(clone, name), "work in "+name))
 	}
-	do(t, clone, "commit", "-q", "-m", "with submodules")
-	do(t, clone, "submodule", "--quiet", "deinit", "-f", "gone")
+	agentservertest.Git(t, clone, "commit", "-q", "-m", "with submodules")
+	agentservertest.Git(t, clone, "submodule", "--quiet", "deinit", "-f", "gone")
 	archive, manifest := export(t, root)
 	require.Empty(t, manifest.Incomplete)
 	require.Len(t, manifest.Repositories, 3)
@@ -197,8 +198,8 @@ func TestSubmodulesAreBundledCheckedOutOrNot(t *testing.T) {
 	for i, id := range ids {
 		file, bare := filepath.Join(t.TempDir(), "bundle"), filepath.Join(t.TempDir(), "bare")
 		require.NoError(t, os.WriteFile(file, join(t, dir, manifest.Repositories[i+1].Bundle), 0o600))
-		do(t, dir, "clone", "-q", "--mirror", file, bare)
-		require.Equal(t, "commit", do(t, bare, "cat-file", "-t", id))
+		agentservertest.Git(t, dir, "clone", "-q", "--mirror", file, bare)
+		require.Equal(t, "commit", agentservertest.Git(t, bare, "cat-file", "-t", id))
 	}
 }
 
@@ -206,7 +207,7 @@ func TestWhatCanBeMadeAgainIsKeptWhenARepositoryLiesInIt(t *testing.T) {
 	t.Parallel()
 	root, clone := newBox(t)
 	write(t, filepath.Join(clone, "pkg/node_modules/x"), "made again")
-	do(t, clone, "clone", "-q", ".", "node_modules/dep")
+	agentservertest.Git(t, clone, "clone", "-q", ".", "node_modules/dep")
 	write(t, filepath.Join(clone, "node_modules/dep/a.txt"), "patched")
 	archive, manifest := export(t, root)
 	require.Len(t, manifest.Repositories, 2)

@@ -19,6 +19,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/openhands/boxkeeper/agentserver"
+	"github.com/openhands/boxkeeper/agentserver/agentservertest"
 	"github.com/openhands/boxkeeper/agentserver/workspace"
 	"github.com/openhands/boxkeeper/box"
 )
@@ -107,7 +108,7 @@ func TestARepositoryThatCannotBeBundledIsKeptAsFiles(t *testing.T) {
 	t.Parallel()
 	root, clone := newBox(t)
 	id := commit(t, clone, "more")
-	blob := do(t, clone, "rev-parse", "HEAD:a.txt")
+	blob := agentservertest.Git(t, clone, "rev-parse", "HEAD:a.txt")
 	require.NoError(t, os.Chmod(filepath.Join(clone, ".git/objects", blob[:2], blob[2:]), 0o600))
 	write(t, filepath.Join(clone, ".git/objects", blob[:2], blob[2:]), "damaged")
 	archive, manifest := export(t, root)

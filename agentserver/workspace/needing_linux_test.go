@@ -9,6 +9,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/openhands/boxkeeper/agentserver/agentservertest"
 	"github.com/openhands/boxkeeper/agentserver/workspace"
 	"github.com/openhands/boxkeeper/box"
 )
@@ -33,29 +34,29 @@ func TestWhatARepositoryBorrowsIsNeeded(t *testing.T) {
 	}{
 		"a shared clone": {func(t *testing.T, root, lender string) string {
 			t.Helper()
-			do(t, root, "clone", "-q", "--shared", lender, filepath.Join(root, "workspace/b"))
+			agentservertest.Git(t, root, "clone", "-q", "--shared", lender, filepath.Join(root, "workspace/b"))
 			return "workspace/b"
 		}, "borrows objects"},
 		"a clone with a reference, in a worktree directory": {func(t *testing.T, root, lender string) string {
 			t.Helper()
-			remote := do(t, lender, "remote", "get-url", "origin")
-			do(t, root, "clone", "-q", "--reference", lender, "file://"+remote, filepath.Join(root, "worktrees/x/b"))
+			remote := agentservertest.Git(t, lender, "remote", "get-url", "origin")
+			agentservertest.Git(t, root, "clone", "-q", "--reference", lender, "file://"+remote, filepath.Join(root, "worktrees/x/b"))
 			return "worktrees/x/b"
 		}, "borrows objects"},
 		"a bare clone": {func(t *testing.T, root, lender string) string {
 			t.Helper()
-			do(t, root, "clone", "-q", "--shared", "--bare", lender, filepath.Join(root, "workspace/deep/er/b.git"))
+			agentservertest.Git(t, root, "clone", "-q", "--shared", "--bare", lender, filepath.Join(root, "workspace/deep/er/b.git"))
 			return "workspace/deep/er/b.git"
 		}, "borrows objects"},
 		"a relative path": {func(t *testing.T, root, lender string) string {
 			t.Helper()
-			do(t, root, "clone", "-q", "--shared", lender, filepath.Join(root, "workspace/b"))
+			agentservertest.Git(t, root, "clone", "-q", "--shared", lender, filepath.Join(root, "workspace/b"))
 			write(t, filepath.Join(root, "workspace/b/.git/objects/info/alternates"), "# where\n../../../project/.git/objects\n")
 			return "workspace/b"
 		}, "borrows objects"},
 		"a path in quotes, behind others": {func(t *testing.T, root, lender string) string {
 			t.Helper()
-			do(t, root, "clone", "-q", "--shared", lender, filepath.Join(root, "workspace/b"))
+			agentservertest.Git(t, root, "clone", "-q", "--shared", lender, filepath.Join(root, "workspace/b"))
 			quoted := strings.ReplaceAll(filepath.Join(lender, ".git/objects"), "project", `\160roject`)
 			write(t, filepath.Join(root, "workspace/b/.git/objects/info/alternates"), "/nonexistent\n\n\""+quoted+"\"\n")
 			return "workspace/b"
@@ -63,13 +64,13 @@ func TestWhatARepositoryBorrowsIsNeeded(t *testing.T) {
 		"a path over a link": {func(t *testing.T, root, lender string) string {
 			t.Helper()
 			require.NoError(t, os.Symlink(lender, filepath.Join(root, "link")))
-			do(t, root, "clone", "-q", "--shared", lender, filepath.Join(root, "workspace/b"))
+			agentservertest.Git(t, root, "clone", "-q", "--shared", lender, filepath.Join(root, "workspace/b"))
 			write(t, filepath.Join(root, "workspace/b/.git/objects/info/alternates"), filepath.Join(root, "link/.git/objects")+"\n")
 			return "workspace/b"
 		}, "borrows objects"},
 		"a store of objects that is a link": {func(t *testing.T, root, lender string) string {
 			t.Helper()
-			do(t, root, "clone", "-q", lender, filepath.Join(root, "workspace/b"))
+			agentservertest.Git(t, root, "clone", "-q", lender, filepath.Join(root, "workspace/b"))
 			objects := filepath.Join(root, "workspace/b/.git/objects")
 			require.NoError(t, os.RemoveAll(objects))
 			require.NoError(t, os.Symlink(filepath.Join(lender, ".git/objects"), objects))
@@ -78,19 +79,19 @@ func TestWhatARepositoryBorrowsIsNeeded(t *testing.T) {
 		"a submodule that borrows": {func(t *testing.T, root, lender string) string {
 			t.Helper()
 			b := filepath.Join(root, "workspace/b")
-			do(t, root, "init", "-q", b)
-			do(t, b, "-c", "protocol.file.allow=always", "submodule", "--quiet", "add", "--reference", lender, "file://"+lender, "inner")
+			agentservertest.Git(t, root, "init", "-q", b)
+			agentservertest.Git(t, b, "-c", "protocol.file.allow=always", "submodule", "--quiet", "add", "--reference", lender, "file://"+lender, "inner")
 			return "workspace/b/inner"
 		}, "borrows objects"},
 		"a git directory elsewhere": {func(t *testing.T, root, lender string) string {
 			t.Helper()
-			remote := do(t, lender, "remote", "get-url", "origin")
-			do(t, root, "clone", "-q", "--separate-git-dir", filepath.Join(lender, "b.git"), remote, filepath.Join(root, "workspace/b"))
+			remote := agentservertest.Git(t, lender, "remote", "get-url", "origin")
+			agentservertest.Git(t, root, "clone", "-q", "--separate-git-dir", filepath.Join(lender, "b.git"), remote, filepath.Join(root, "workspace/b"))
 			return "workspace/b"
 		}, "keeps its git directory"},
 		"a worktree": {func(t *testing.T, root, lender string) string {
 			t.Helper()
-			do(t, lender, "worktree", "add", "-q", filepath.Join(root, "worktrees/y/b"))
+			agentservertest.Git(t, lender, "worktree", "add", "-q", filepath.Join(root, "worktrees/y/b"))
 			return "worktrees/y/b"
 		}, "keeps its git directory"},
 		"a .git that is a link": {func(t *testing.T, root, lender string) string {
@@ -112,7 +113,7 @@ func TestWhatARepositoryBorrowsIsNeeded(t *testing.T) {
 			require.Empty(t, needs(t, root, borrower), "nobody needs the borrower")
 			require.Empty(t, needs(t, root, "."), "what goes along is no reason")
 			require.NoError(t, os.Rename(lender, lender+".gone"))
-			said, err := try(t, filepath.Join(root, borrower), "fsck", "--full")
+			said, err := agentservertest.TryGit(t, filepath.Join(root, borrower), "fsck", "--full")
 			require.Error(t, err, "plain git cannot do without: %s", said)
 		})
 	}
@@ -121,15 +122,15 @@ func TestWhatARepositoryBorrowsIsNeeded(t *testing.T) {
 func TestWhatStandsAloneNeedsNothing(t *testing.T) {
 	t.Parallel()
 	root, lender := newBox(t)
-	remote := do(t, lender, "remote", "get-url", "origin")
-	do(t, root, "clone", "-q", lender, filepath.Join(root, "workspace/hard-links"))
-	do(t, root, "clone", "-q", "--reference", lender, "--dissociate", "file://"+remote, filepath.Join(root, "workspace/apart"))
-	do(t, root, "clone", "-q", "--shared", lender, filepath.Join(lender, "nested"))
-	do(t, root, "clone", "-q", "--shared", lender, filepath.Join(root, "workspace/repacked"))
+	remote := agentservertest.Git(t, lender, "remote", "get-url", "origin")
+	agentservertest.Git(t, root, "clone", "-q", lender, filepath.Join(root, "workspace/hard-links"))
+	agentservertest.Git(t, root, "clone", "-q", "--reference", lender, "--dissociate", "file://"+remote, filepath.Join(root, "workspace/apart"))
+	agentservertest.Git(t, root, "clone", "-q", "--shared", lender, filepath.Join(lender, "nested"))
+	agentservertest.Git(t, root, "clone", "-q", "--shared", lender, filepath.Join(root, "workspace/repacked"))
 	repacked := filepath.Join(root, "workspace/repacked")
-	do(t, repacked, "repack", "-q", "-a", "-d")
+	agentservertest.Git(t, repacked, "repack", "-q", "-a", "-d")
 	require.NoError(t, os.Remove(filepath.Join(repacked, ".git/objects/info/alternates")))
-	do(t, root, "clone", "-q", "--shared", remote, filepath.Join(root, "workspace/of-another"))
+	agentservertest.Git(t, root, "clone", "-q", "--shared", remote, filepath.Join(root, "workspace/of-another"))
 	write(t, filepath.Join(root, "workspace/note/.git"), "no pointer")
 	write(t, filepath.Join(root, "workspace/lost/.git"), "gitdir: /nonexistent/x\n")
 	require.NoError(t, os.MkdirAll(filepath.Join(root, "workspace/pipe"), 0o700))
@@ -158,7 +159,7 @@ func TestWhereABorrowerLeadsMustBeTold(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			root, lender := newBox(t)
-			do(t, root, "clone", "-q", lender, filepath.Join(root, "workspace/b"))
+			agentservertest.Git(t, root, "clone", "-q", lender, filepath.Join(root, "workspace/b"))
 			spoil(t, filepath.Join(root, "workspace/b/.git/objects/info/alternates"))
 			_, err := workspace.New(workspace.Options{Root: root, Dirs: []string{"workspace"}}).Needs(t.Context())
 			require.ErrorContains(t, err, "workspace/b")

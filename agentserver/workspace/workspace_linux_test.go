@@ -3,38 +3,16 @@ package workspace_test
 import (
 	"context"
 	"os"
-	"os/exec"
 	"path/filepath"
-	"strings"
 	"testing"
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/openhands/boxkeeper/agentserver/agentservertest"
 	"github.com/openhands/boxkeeper/agentserver/repo"
 	"github.com/openhands/boxkeeper/agentserver/workspace"
 	"github.com/openhands/boxkeeper/box"
 )
-
-func do(t *testing.T, dir string, args ...string) string {
-	t.Helper()
-	out, err := try(t, dir, args...)
-	require.NoError(t, err, "git %s: %s", strings.Join(args, " "), out)
-	return out
-}
-
-// try runs git where it may fail.
-func try(t *testing.T, dir string, args ...string) (string, error) {
-	t.Helper()
-	cmd := exec.CommandContext(t.Context(), "git", args...)
-	cmd.Dir = dir
-	cmd.Env = []string{
-		"PATH=" + os.Getenv("PATH"), "HOME=/nonexistent", "GIT_CONFIG_NOSYSTEM=1", "GIT_EDITOR=true",
-		"GIT_AUTHOR_NAME=a", "GIT_AUTHOR_EMAIL=a@example.invalid", "GIT_COMMITTER_NAME=a", "GIT_COMMITTER_EMAIL=a@example.invalid",
-		"GIT_AUTHOR_DATE=2026-01-01T00:00:00Z", "GIT_COMMITTER_DATE=2026-01-01T00:00:00Z",
-	}
-	out, err := cmd.CombinedOutput()
-	return strings.TrimSpace(string(out)), err
-}
 
 func write(t *testing.T, file, content string) {
 	t.Helper()
@@ -45,9 +23,9 @@ func write(t *testing.T, file, content string) {
 func commit(t *testing.T, dir, content string) string {
 	t.Helper()
 	write(t, filepath.Join(dir, "a.txt"), content)
-	do(t, dir, "add", "a.txt")
-	do(t, dir, "commit", "-q", "-m", content)
-	return do(t, dir, "rev-parse", "HEAD")
+	agentservertest.Git(t, dir, "add", "a.txt")
+	agentservertest.Git(t, dir, "commit", "-q", "-m", content)
+	return agentservertest.Git(t, dir, "rev-parse", "HEAD")
 }
 
 // newBox is a box with a clone whose remote has all of it.
@@ -57,12 +35,12 @@ func newBox(t *testing.T) (root, clone string) {
 	remote := filepath.Join(t.TempDir(), "remote")
 	require.NoError(t, os.MkdirAll(filepath.Join(root, "workspace"), 0o755))
 	require.NoError(t, os.MkdirAll(remote, 0o755))
-	do(t, remote, "init", "-q", "-b", "main")
+	agentservertest.Git(t, remote, "init", "-q", "-b", "main")
 	write(t, filepath.Join(remote, ".gitignore"), ".env\nnode_modules/\nnested/\n")
-	do(t, remote, "add", ".gitignore")
+	agentservertest.Git(t, remote, "add", ".gitignore")
 	commit(t, remote, "first\n")
 	clone = filepath.Join(root, "workspace/project")
-	do(t, root, "clone", "-q", remote, clone)
+	agentservertest.Git(t, root, "clone", "-q", remote, clone)
 	return root, clone
 }
 
@@ -140,7 +118,7 @@ func TestUnsavedWorkIsListed(t *testing.T) {
 			t.Helper()
 
 			write(t, filepath.Join(clone, "b.txt"), "new")
-			do(t, clone, "add", "b.txt")
+			agentservertest.Git(t, clone, "add", "b.txt")
 		}, func(t *testing.T, _ box.Unsaved, one box.UnsavedRepository) {
 			t.Helper()
 
@@ -185,9 +163,9 @@ func TestUnsavedWorkIsListed(t *testing.T) {
 		{"a commit on another branch", func(t *testing.T, _, clone string) {
 			t.Helper()
 
-			do(t, clone, "checkout", "-q", "-b", "side")
+			agentservertest.Git(t, clone, "checkout", "-q", "-b", "side")
 			commit(t, clone, "more")
-			do(t, clone, "checkout", "-q", "main")
+			agentservertest.Git(t, clone, "checkout", "-q", "main")
 		}, func(t *testing.T, _ box.Unsaved, one box.UnsavedRepository) {
 			t.Helper()
 
@@ -196,10 +174,10 @@ func TestUnsavedWorkIsListed(t *testing.T) {
 		{"a commit that only a tag of ours names", func(t *testing.T, _, clone string) {
 			t.Helper()
 
-			do(t, clone, "checkout", "-q", "--detach")
+			agentservertest.Git(t, clone, "checkout", "-q", "--detach")
 			commit(t, clone, "tagged")
-			do(t, clone, "tag", "v1")
-			do(t, clone, "checkout", "-q", "main")
+			agentservertest.Git(t, clone, "tag", "v1")
+			agentservertest.Git(t, clone, "checkout", "-q", "main")
 		}, func(t *testing.T, _ box.Unsaved, one box.UnsavedRepository) {
 			t.Helper()
 
@@ -210,7 +188,7 @@ func TestUnsavedWorkIsListed(t *testing.T) {
 			t.Helper()
 
 			commit(t, clone, "lost")
-			do(t, clone, "reset", "-q", "--hard", "HEAD~1")
+			agentservertest.Git(t, clone, "reset", "-q", "--hard", "HEAD~1")
 		}, func(t *testing.T, _ box.Unsaved, one box.UnsavedRepository) {
 			t.Helper()
 
@@ -220,7 +198,7 @@ func TestUnsavedWorkIsListed(t *testing.T) {
 		{"a stopped rebase with a clean tree", func(t *testing.T, _, clone string) {
 			t.Helper()
 
-			do(t, clone, "-c", "sequence.editor=sed -i s/pick/edit/", "rebase", "-q", "-i", "--root")
+			agentservertest.Git(t, clone, "-c", "sequence.editor=sed -i s/pick/edit/", "rebase", "-q", "-i", "--root")
 		}, func(t *testing.T, _ box.Unsaved, one box.UnsavedRepository) {
 			t.Helper()
 
@@ -229,7 +207,7 @@ func TestUnsavedWorkIsListed(t *testing.T) {
 		{
 			"a bisection", func(t *testing.T, _, clone string) {
 				t.Helper()
-				do(t, clone, "bisect", "start")
+				agentservertest.Git(t, clone, "bisect", "start")
 			},
 			func(t *testing.T, _ box.Unsaved, one box.UnsavedRepository) {
 				t.Helper()
@@ -240,7 +218,7 @@ func TestUnsavedWorkIsListed(t *testing.T) {
 		{"an edit hidden by assume-unchanged", func(t *testing.T, _, clone string) {
 			t.Helper()
 
-			do(t, clone, "update-index", "--assume-unchanged", "a.txt")
+			agentservertest.Git(t, clone, "update-index", "--assume-unchanged", "a.txt")
 			write(t, filepath.Join(clone, "a.txt"), "hidden")
 		}, func(t *testing.T, _ box.Unsaved, one box.UnsavedRepository) {
 			t.Helper()
@@ -250,7 +228,7 @@ func TestUnsavedWorkIsListed(t *testing.T) {
 		{"an edit hidden by skip-worktree", func(t *testing.T, _, clone string) {
 			t.Helper()
 
-			do(t, clone, "update-index", "--skip-worktree", "a.txt")
+			agentservertest.Git(t, clone, "update-index", "--skip-worktree", "a.txt")
 			write(t, filepath.Join(clone, "a.txt"), "hidden")
 		}, func(t *testing.T, _ box.Unsaved, one box.UnsavedRepository) {
 			t.Helper()
@@ -260,7 +238,7 @@ func TestUnsavedWorkIsListed(t *testing.T) {
 		{
 			"a repository without a remote", func(t *testing.T, _, clone string) {
 				t.Helper()
-				do(t, clone, "remote", "remove", "origin")
+				agentservertest.Git(t, clone, "remote", "remove", "origin")
 			},
 			func(t *testing.T, _ box.Unsaved, one box.UnsavedRepository) {
 				t.Helper()
@@ -274,7 +252,7 @@ func TestUnsavedWorkIsListed(t *testing.T) {
 		{"a nested clone in an ignored directory", func(t *testing.T, _, clone string) {
 			t.Helper()
 
-			do(t, clone, "clone", "-q", ".", "nested/inner")
+			agentservertest.Git(t, clone, "clone", "-q", ".", "nested/inner")
 			commit(t, filepath.Join(clone, "nested/inner"), "inner work")
 		}, func(t *testing.T, out box.Unsaved, _ box.UnsavedRepository) {
 			t.Helper()
@@ -286,7 +264,7 @@ func TestUnsavedWorkIsListed(t *testing.T) {
 		{"a nested clone among what can be made again", func(t *testing.T, _, clone string) {
 			t.Helper()
 
-			do(t, clone, "clone", "-q", ".", "node_modules/dep")
+			agentservertest.Git(t, clone, "clone", "-q", ".", "node_modules/dep")
 			write(t, filepath.Join(clone, "node_modules/dep/a.txt"), "patched")
 		}, func(t *testing.T, out box.Unsaved, _ box.UnsavedRepository) {
 			t.Helper()
@@ -298,7 +276,7 @@ func TestUnsavedWorkIsListed(t *testing.T) {
 			t.Helper()
 
 			linked := filepath.Join(root, "worktrees/x/project")
-			do(t, clone, "worktree", "add", "-q", "--detach", linked)
+			agentservertest.Git(t, clone, "worktree", "add", "-q", "--detach", linked)
 			commit(t, linked, "in the worktree")
 		}, func(t *testing.T, out box.Unsaved, _ box.UnsavedRepository) {
 			t.Helper()
@@ -311,10 +289,10 @@ func TestUnsavedWorkIsListed(t *testing.T) {
 		{"a submodule with work in it", func(t *testing.T, _, clone string) {
 			t.Helper()
 
-			origin := do(t, clone, "config", "remote.origin.url")
-			do(t, clone, "-c", "protocol.file.allow=always", "submodule", "--quiet", "add", origin, "inner")
-			do(t, clone, "commit", "-q", "-m", "with a submodule")
-			do(t, clone, "push", "-q", "origin", "HEAD:refs/heads/pushed")
+			origin := agentservertest.Git(t, clone, "config", "remote.origin.url")
+			agentservertest.Git(t, clone, "-c", "protocol.file.allow=always", "submodule", "--quiet", "add", origin, "inner")
+			agentservertest.Git(t, clone, "commit", "-q", "-m", "with a submodule")
+			agentservertest.Git(t, clone, "push", "-q", "origin", "HEAD:refs/heads/pushed")
 			write(t, filepath.Join(clone, "inner/a.txt"), "changed")
 		}, func(t *testing.T, out box.Unsaved, one box.UnsavedRepository) {
 			t.Helper()
@@ -327,12 +305,12 @@ func TestUnsavedWorkIsListed(t *testing.T) {
 		}},
 		{"a submodule that is no longer checked out", func(t *testing.T, _, clone string) {
 			t.Helper()
-			origin := do(t, clone, "config", "remote.origin.url")
-			do(t, clone, "-c", "protocol.file.allow=always", "submodule", "--quiet", "add", origin, "inner")
-			do(t, clone, "commit", "-q", "-m", "with a submodule")
-			do(t, clone, "push", "-q", "origin", "HEAD:refs/heads/pushed")
+			origin := agentservertest.Git(t, clone, "config", "remote.origin.url")
+			agentservertest.Git(t, clone, "-c", "protocol.file.allow=always", "submodule", "--quiet", "add", origin, "inner")
+			agentservertest.Git(t, clone, "commit", "-q", "-m", "with a submodule")
+			agentservertest.Git(t, clone, "push", "-q", "origin", "HEAD:refs/heads/pushed")
 			commit(t, filepath.Join(clone, "inner"), "work in it")
-			do(t, clone, "submodule", "--quiet", "deinit", "-f", "inner")
+			agentservertest.Git(t, clone, "submodule", "--quiet", "deinit", "-f", "inner")
 		}, func(t *testing.T, out box.Unsaved, _ box.UnsavedRepository) {
 			t.Helper()
 			require.Len(t, out.Repositories, 2)
@@ -342,7 +320,7 @@ func TestUnsavedWorkIsListed(t *testing.T) {
 		{"a bare repository", func(t *testing.T, root, clone string) {
 			t.Helper()
 
-			do(t, clone, "clone", "-q", "--bare", ".", filepath.Join(root, "workspace/store"))
+			agentservertest.Git(t, clone, "clone", "-q", "--bare", ".", filepath.Join(root, "workspace/store"))
 		}, func(t *testing.T, out box.Unsaved, _ box.UnsavedRepository) {
 			t.Helper()
 
@@ -415,8 +393,8 @@ func TestScenario81UnpushedCommitsADetachedHeadAndStashesAreListed(t *testing.T)
 	commit(t, clone, "one")
 	commit(t, clone, "two")
 	write(t, filepath.Join(clone, "a.txt"), "set aside")
-	do(t, clone, "stash")
-	do(t, clone, "checkout", "-q", "--detach")
+	agentservertest.Git(t, clone, "stash")
+	agentservertest.Git(t, clone, "checkout", "-q", "--detach")
 	commit(t, clone, "on a detached head")
 	one := unsaved(t, root).Repositories[0]
 	require.Zero(t, one.Uncommitted.Count+one.Untracked.Count, "the tree is clean")
@@ -463,7 +441,7 @@ func TestARepositoryWithoutACommitIsLookedAtLikeAnyOther(t *testing.T) {
 	root, _ := newBox(t)
 	made := filepath.Join(root, "workspace/new")
 	require.NoError(t, os.Mkdir(made, 0o755))
-	do(t, made, "init", "-q", "-b", "main")
+	agentservertest.Git(t, made, "init", "-q", "-b", "main")
 	out := unsaved(t, root)
 	require.True(t, out.Clean, "%+v", out)
 	require.Len(t, out.Repositories, 2)
@@ -474,7 +452,7 @@ func TestARepositoryWithoutACommitIsLookedAtLikeAnyOther(t *testing.T) {
 	require.False(t, out.Clean)
 	require.Empty(t, out.Repositories[0].Unknown)
 	require.Equal(t, []string{"notes.md"}, out.Repositories[0].Untracked.Paths)
-	do(t, made, "add", "notes.md")
+	agentservertest.Git(t, made, "add", "notes.md")
 	require.Equal(t, []string{"notes.md"}, unsaved(t, root).Repositories[0].Uncommitted.Paths)
 	_, manifest = export(t, root)
 	require.Empty(t, manifest.Incomplete)

@@ -8,7 +8,6 @@ import (
 	"io/fs"
 	"math/rand/v2"
 	"os"
-	"os/exec"
 	"path/filepath"
 	"strings"
 	"testing"
@@ -17,6 +16,7 @@ import (
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
+	"github.com/openhands/boxkeeper/agentserver/agentservertest"
 	"github.com/openhands/boxkeeper/agentserver/repo"
 	"github.com/openhands/boxkeeper/agentserver/workspace"
 	"github.com/openhands/boxkeeper/exports"
@@ -30,15 +30,6 @@ type working struct {
 
 func (w working) Workspace(context.Context) (io.ReadCloser, error) {
 	return io.NopCloser(bytes.NewReader(w.archive)), nil
-}
-
-func gitIn(t *testing.T, dir string, args ...string) string {
-	t.Helper()
-	cmd := exec.CommandContext(t.Context(), "git", append([]string{"-c", "user.name=a", "-c", "user.email=a@example.invalid"}, args...)...)
-	cmd.Dir, cmd.Env = dir, []string{"PATH=" + os.Getenv("PATH"), "HOME=/nonexistent", "GIT_CONFIG_NOSYSTEM=1"}
-	out, err := cmd.CombinedOutput()
-	require.NoError(t, err, "git %s: %s", strings.Join(args, " "), out)
-	return strings.TrimSpace(string(out))
 }
 
 func lay(t *testing.T, name, content string, mode fs.FileMode) {
@@ -63,16 +54,16 @@ func worked(t *testing.T, change func(t *testing.T, root, project string)) (data
 	root = filepath.Join(t.TempDir(), "box")
 	project := filepath.Join(root, "workspace/project")
 	lay(t, filepath.Join(project, "a.txt"), "one", 0o644)
-	gitIn(t, project, "init", "-q", "-b", "main")
-	gitIn(t, project, "add", "a.txt")
-	gitIn(t, project, "commit", "-q", "-m", "one")
+	agentservertest.Git(t, project, "init", "-q", "-b", "main")
+	agentservertest.Git(t, project, "add", "a.txt")
+	agentservertest.Git(t, project, "commit", "-q", "-m", "one")
 	lay(t, filepath.Join(project, "a.txt"), "in the stash", 0o644)
-	gitIn(t, project, "stash")
+	agentservertest.Git(t, project, "stash")
 	lay(t, filepath.Join(project, "a.txt"), "never pushed", 0o644)
-	gitIn(t, project, "commit", "-q", "-am", "never pushed")
-	gitIn(t, project, "worktree", "add", "-q", "--detach", filepath.Join(root, "worktrees/w"))
+	agentservertest.Git(t, project, "commit", "-q", "-am", "never pushed")
+	agentservertest.Git(t, project, "worktree", "add", "-q", "--detach", filepath.Join(root, "worktrees/w"))
 	lay(t, filepath.Join(project, "staged.txt"), "staged", 0o644)
-	gitIn(t, project, "add", "staged.txt")
+	agentservertest.Git(t, project, "add", "staged.txt")
 	lay(t, filepath.Join(project, "run.sh"), "#!/bin/sh\n", 0o755)
 	lay(t, filepath.Join(root, "workspace/notes/new\nline"), "odd", 0o600)
 	require.NoError(t, os.Link(filepath.Join(root, "workspace/notes/new\nline"), filepath.Join(root, "workspace/other-name")))
@@ -99,7 +90,7 @@ func worked(t *testing.T, change func(t *testing.T, root, project string)) (data
 // incomplete makes a repository that cannot be bundled.
 func incomplete(t *testing.T, _, project string) {
 	t.Helper()
-	blob := gitIn(t, project, "rev-parse", "HEAD:a.txt")
+	blob := agentservertest.Git(t, project, "rev-parse", "HEAD:a.txt")
 	object := filepath.Join(project, ".git/objects", blob[:2], blob[2:])
 	require.NoError(t, os.Chmod(object, 0o600))
 	require.NoError(t, os.WriteFile(object, []byte("damaged"), 0o600))
@@ -216,10 +207,10 @@ func TestAWorkspaceIsTakenOutOfTheStore(t *testing.T) {
 	require.Equal(t, below(t, root), below(t, to))
 	for _, place := range []string{"workspace/project", "worktrees/w"} {
 		a, b := filepath.Join(root, place), filepath.Join(to, place)
-		assert.Equal(t, gitIn(t, a, "status", "--porcelain"), gitIn(t, b, "status", "--porcelain"), place)
-		assert.Equal(t, gitIn(t, a, "rev-parse", "HEAD"), gitIn(t, b, "rev-parse", "HEAD"), place)
-		assert.Equal(t, gitIn(t, a, "stash", "list"), gitIn(t, b, "stash", "list"), place)
-		gitIn(t, b, "fsck", "--strict")
+		assert.Equal(t, agentservertest.Git(t, a, "status", "--porcelain"), agentservertest.Git(t, b, "status", "--porcelain"), place)
+		assert.Equal(t, agentservertest.Git(t, a, "rev-parse", "HEAD"), agentservertest.Git(t, b, "rev-parse", "HEAD"), place)
+		assert.Equal(t, agentservertest.Git(t, a, "stash", "list"), agentservertest.Git(t, b, "stash", "list"), place)
+		agentservertest.Git(t, b, "fsck", "--strict")
 	}
 	info, err := os.Stat(to)
 	require.NoError(t, err)
@@ -257,8 +248,8 @@ func TestRepositoriesAreBundlesWhenTheyAreToBe(t *testing.T) {
 	got := runIn(t, nil, data, "", "box", "history", "mine", "--workspace", "--extract", to, "--raw")
 	require.Equal(t, 0, got.code, got.stderr)
 	clone := filepath.Join(t.TempDir(), "clone")
-	gitIn(t, to, "clone", "-q", "--mirror", filepath.Join(to, "repositories/0001/bundle"), clone)
-	assert.Equal(t, gitIn(t, filepath.Join(root, "workspace/project"), "rev-parse", "main", "refs/stash"), gitIn(t, clone, "rev-parse", "main", "refs/stash"))
+	agentservertest.Git(t, to, "clone", "-q", "--mirror", filepath.Join(to, "repositories/0001/bundle"), clone)
+	assert.Equal(t, agentservertest.Git(t, filepath.Join(root, "workspace/project"), "rev-parse", "main", "refs/stash"), agentservertest.Git(t, clone, "rev-parse", "main", "refs/stash"))
 	assert.FileExists(t, filepath.Join(to, "repositories/0001/staged.patch"))
 	assert.NoDirExists(t, filepath.Join(to, "workspace/project/.git"))
 }

@@ -2,7 +2,6 @@ package storagetest
 
 import (
 	"os"
-	"os/exec"
 	"path/filepath"
 	"testing"
 	"time"
@@ -37,25 +36,13 @@ func Worktree(t testing.TB, root, id string, used time.Time) string {
 	t.Helper()
 	project := filepath.Join(root, storage.WorkspaceDir, "project")
 	if _, err := os.Lstat(project); err != nil {
-		git(t, root, "init", "-q", "-b", "main", project)
+		agentservertest.Git(t, root, "init", "-q", "-b", "main", project)
 		require.NoError(t, os.WriteFile(filepath.Join(project, "work"), []byte("dear"), 0o600))
-		git(t, project, "add", "work")
-		git(t, project, "commit", "-q", "-m", "first")
+		agentservertest.Git(t, project, "add", "work")
+		agentservertest.Git(t, project, "commit", "-q", "-m", "first")
 	}
 	tree := filepath.Join(storage.WorktreesDir, storage.Dashed(id), "project")
-	git(t, project, "worktree", "add", "-q", "-b", "openhands/"+id, filepath.Join(root, tree))
+	agentservertest.Git(t, project, "worktree", "add", "-q", "-b", "openhands/"+id, filepath.Join(root, tree))
 	Converse(t, root, id, filepath.Join(root, tree), used)
 	return tree
-}
-
-func git(t testing.TB, dir string, args ...string) {
-	t.Helper()
-	run := exec.CommandContext(t.Context(), "git", args...) //nolint:gosec // words of this file
-	run.Dir = dir
-	run.Env = []string{
-		"PATH=" + os.Getenv("PATH"), "HOME=/nonexistent", "GIT_CONFIG_NOSYSTEM=1", //nolint:forbidigo // for a process of the suite itself
-		"GIT_AUTHOR_NAME=a", "GIT_AUTHOR_EMAIL=a@example.invalid", "GIT_COMMITTER_NAME=a", "GIT_COMMITTER_EMAIL=a@example.invalid",
-	}
-	said, err := run.CombinedOutput()
-	require.NoError(t, err, "git %v: %s", args, said)
 }
