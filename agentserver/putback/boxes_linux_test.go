@@ -9,7 +9,6 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/openhands/boxkeeper/agentserver"
-	"github.com/openhands/boxkeeper/agentserver/agentservertest"
 	"github.com/openhands/boxkeeper/agentserver/repo"
 	"github.com/openhands/boxkeeper/agentserver/workspace"
 	"github.com/openhands/boxkeeper/box"
@@ -19,30 +18,6 @@ func write(t *testing.T, file, content string) {
 	t.Helper()
 	require.NoError(t, os.MkdirAll(filepath.Dir(file), 0o755))
 	require.NoError(t, os.WriteFile(file, []byte(content), 0o644))
-}
-
-func commit(t *testing.T, dir, content string) string {
-	t.Helper()
-	write(t, filepath.Join(dir, "a.txt"), content)
-	agentservertest.Git(t, dir, "add", "a.txt")
-	agentservertest.Git(t, dir, "commit", "-q", "-m", content)
-	return agentservertest.Git(t, dir, "rev-parse", "HEAD")
-}
-
-// newBox is a box with a clone whose remote has all of it.
-func newBox(t *testing.T) (root, clone string) {
-	t.Helper()
-	root = filepath.Join(t.TempDir(), "box")
-	remote := filepath.Join(t.TempDir(), "remote")
-	require.NoError(t, os.MkdirAll(filepath.Join(root, "workspace"), 0o755))
-	require.NoError(t, os.MkdirAll(remote, 0o755))
-	agentservertest.Git(t, remote, "init", "-q", "-b", "main")
-	write(t, filepath.Join(remote, ".gitignore"), ".env\nnode_modules/\nnested/\n")
-	agentservertest.Git(t, remote, "add", ".gitignore")
-	commit(t, remote, "first\n")
-	clone = filepath.Join(root, "workspace/project")
-	agentservertest.Git(t, root, "clone", "-q", remote, clone)
-	return root, clone
 }
 
 func newWorkspace(t *testing.T, root string) *workspace.Workspace {

@@ -18,7 +18,7 @@ func aBundle(t *testing.T) (bundle, head string) {
 	t.Helper()
 	dir := t.TempDir()
 	agentservertest.Git(t, dir, "init", "-q", "-b", "main")
-	head = commit(t, dir, "first\n")
+	head = agentservertest.Commit(t, dir, "first\n")
 	agentservertest.Git(t, dir, "bundle", "create", "-q", "x.bundle", "--all")
 	text, err := os.ReadFile(filepath.Join(dir, "x.bundle"))
 	require.NoError(t, err)

@@ -19,7 +19,7 @@ import (
 // half of it stays.
 func TestWhatFailsInTheBoxIsNotTheArchivesFault(t *testing.T) {
 	t.Parallel()
-	old, clone := newBox(t)
+	old, clone := agentservertest.ClonedBox(t)
 	write(t, filepath.Join(clone, "a.txt"), "staged\n")
 	agentservertest.Git(t, clone, "add", "a.txt")
 	archive, _ := export(t, old)

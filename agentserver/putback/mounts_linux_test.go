@@ -29,7 +29,7 @@ func mounted(t *testing.T, at, options string) {
 // and is not taken for somebody's work.
 func TestAPlaceOfWorkThatIsAFilesystemOfItsOwn(t *testing.T) {
 	t.Parallel()
-	old, _ := newBox(t)
+	old, _ := agentservertest.ClonedBox(t)
 	archive, _ := export(t, old)
 	tar, sum := tarOf(t, archive)
 	root := freshBox(t)
@@ -45,7 +45,7 @@ func TestAPlaceOfWorkThatIsAFilesystemOfItsOwn(t *testing.T) {
 // Wherever the disk becomes full, that is what is said, and the box stays empty.
 func TestADiskThatBecomesFullAnywhere(t *testing.T) {
 	t.Parallel()
-	old, clone := newBox(t)
+	old, clone := agentservertest.ClonedBox(t)
 	write(t, filepath.Join(clone, "big"), string(bytes.Repeat([]byte("big\n"), 30_000)))
 	agentservertest.Git(t, clone, "add", "big")
 	agentservertest.Git(t, clone, "commit", "-q", "-m", "big")

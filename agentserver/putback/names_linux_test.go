@@ -13,13 +13,13 @@ import (
 // Names in a box are bytes.
 func TestARepositoryWhoseNameIsNoTextComesBack(t *testing.T) {
 	t.Parallel()
-	old, clone := newBox(t)
+	old, clone := agentservertest.ClonedBox(t)
 	agentservertest.Git(t, clone, "checkout", "-q", "-b", "caf\xe9")
 	for _, name := range []string{"b\xfe", "b\xff"} {
 		dir := filepath.Join(old, "workspace", name)
 		require.NoError(t, os.MkdirAll(dir, 0o755))
 		agentservertest.Git(t, dir, "init", "-q", "-b", "main")
-		commit(t, dir, name+"\n")
+		agentservertest.Commit(t, dir, name+"\n")
 		agentservertest.Git(t, dir, "worktree", "add", "-q", "-b", "other", filepath.Join(old, "worktrees", name))
 	}
 	archive, _ := export(t, old)

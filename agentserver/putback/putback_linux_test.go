@@ -141,11 +141,11 @@ func refs(t *testing.T, dir string) string {
 // busyBox is a box with work of every kind that a box can hold.
 func busyBox(t *testing.T) (root, clone string) {
 	t.Helper()
-	root, clone = newBox(t)
-	commit(t, clone, "unpushed")
+	root, clone = agentservertest.ClonedBox(t)
+	agentservertest.Commit(t, clone, "unpushed")
 	agentservertest.Git(t, clone, "branch", "side", "HEAD~1")
 	agentservertest.Git(t, clone, "tag", "-a", "-m", "a tag", "v1")
-	commit(t, clone, "lost")
+	agentservertest.Commit(t, clone, "lost")
 	agentservertest.Git(t, clone, "reset", "-q", "--hard", "HEAD~1")
 	for _, text := range []string{"in the oldest stash", "in the middle one", "in the newest"} {
 		write(t, filepath.Join(clone, "a.txt"), text)
@@ -165,19 +165,19 @@ func busyBox(t *testing.T) (root, clone string) {
 	// A worktree with a head on no branch.
 	linked := filepath.Join(root, "worktrees/x/project")
 	agentservertest.Git(t, clone, "worktree", "add", "-q", "--detach", linked)
-	commit(t, linked, "in the worktree")
+	agentservertest.Commit(t, linked, "in the worktree")
 	write(t, filepath.Join(linked, "more.txt"), "untracked there")
 	// A clone in a clone, which git ignores.
 	nested := filepath.Join(clone, "nested/inner")
 	agentservertest.Git(t, root, "clone", "-q", clone, nested)
-	commit(t, nested, "in the nested one")
+	agentservertest.Commit(t, nested, "in the nested one")
 	agentservertest.Git(t, nested, "checkout", "-q", "--detach")
-	commit(t, nested, "detached there")
+	agentservertest.Commit(t, nested, "detached there")
 	// A submodule with work, and a repository without a commit.
 	origin := agentservertest.Git(t, clone, "config", "remote.origin.url")
 	agentservertest.Git(t, clone, "-c", "protocol.file.allow=always", "submodule", "--quiet", "add", origin, "module")
 	agentservertest.Git(t, clone, "commit", "-q", "-m", "with a submodule", "--", "module", ".gitmodules")
-	commit(t, filepath.Join(clone, "module"), "in the submodule")
+	agentservertest.Commit(t, filepath.Join(clone, "module"), "in the submodule")
 	empty := filepath.Join(root, "workspace/empty")
 	require.NoError(t, os.MkdirAll(empty, 0o755))
 	agentservertest.Git(t, empty, "init", "-q", "-b", "trunk")
@@ -294,12 +294,12 @@ func TestScenario98ARestoredWorkspaceIsExportedAlike(t *testing.T) {
 
 func TestAShallowCloneComesBack(t *testing.T) {
 	t.Parallel()
-	root, clone := newBox(t)
-	commit(t, clone, "second")
-	commit(t, clone, "third")
+	root, clone := agentservertest.ClonedBox(t)
+	agentservertest.Commit(t, clone, "second")
+	agentservertest.Commit(t, clone, "third")
 	shallow := filepath.Join(root, "workspace/shallow")
 	agentservertest.Git(t, root, "clone", "-q", "--depth", "1", "file://"+clone, shallow)
-	commit(t, shallow, "on top of it")
+	agentservertest.Commit(t, shallow, "on top of it")
 	require.NoError(t, os.RemoveAll(clone))
 	archive, manifest := export(t, root)
 	require.Empty(t, manifest.Incomplete)
@@ -314,8 +314,8 @@ func TestAShallowCloneComesBack(t *testing.T) {
 
 func TestARepositoryOfFilesComesBack(t *testing.T) {
 	t.Parallel()
-	root, clone := newBox(t)
-	commit(t, clone, "more")
+	root, clone := agentservertest.ClonedBox(t)
+	agentservertest.Commit(t, clone, "more")
 	write(t, filepath.Join(clone, "staged.txt"), "staged")
 	agentservertest.Git(t, clone, "add", "staged.txt")
 	blob := agentservertest.Git(t, clone, "rev-parse", "HEAD:.gitignore")
@@ -336,10 +336,10 @@ func TestARepositoryOfFilesComesBack(t *testing.T) {
 
 func TestScenario98WhatWasInProgressIsSaid(t *testing.T) {
 	t.Parallel()
-	root, clone := newBox(t)
-	commit(t, clone, "mine")
+	root, clone := agentservertest.ClonedBox(t)
+	agentservertest.Commit(t, clone, "mine")
 	agentservertest.Git(t, clone, "checkout", "-q", "-b", "other", "HEAD~1")
-	commit(t, clone, "theirs")
+	agentservertest.Commit(t, clone, "theirs")
 	write(t, filepath.Join(clone, "b.txt"), "staged before")
 	agentservertest.Git(t, clone, "add", "b.txt")
 	agentservertest.Git(t, clone, "commit", "-q", "-m", "b")
@@ -358,7 +358,7 @@ func TestScenario98WhatWasInProgressIsSaid(t *testing.T) {
 
 func TestARestoreNeedsAnEmptyBox(t *testing.T) {
 	t.Parallel()
-	old, _ := newBox(t)
+	old, _ := agentservertest.ClonedBox(t)
 	archive, _ := export(t, old)
 	tar, sum := tarOf(t, archive)
 	t.Run("work is not written over", func(t *testing.T) {
@@ -441,8 +441,8 @@ func untouched(t *testing.T, root string) {
 // good as the first.
 func TestARestoreThatIsCutOffAnywhere(t *testing.T) {
 	t.Parallel()
-	old, clone := newBox(t)
-	commit(t, clone, "unpushed")
+	old, clone := agentservertest.ClonedBox(t)
+	agentservertest.Commit(t, clone, "unpushed")
 	write(t, filepath.Join(clone, "staged.txt"), "staged")
 	agentservertest.Git(t, clone, "add", "staged.txt")
 	archive, _ := export(t, old)

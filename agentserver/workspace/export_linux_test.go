@@ -129,11 +129,11 @@ func restore(t *testing.T, dir string, manifest box.Manifest, one box.ManifestRe
 
 func TestAnArchiveBringsAllWorkBack(t *testing.T) {
 	t.Parallel()
-	root, clone := newBox(t)
+	root, clone := agentservertest.ClonedBox(t)
 	first := agentservertest.Git(t, clone, "rev-parse", "HEAD")
-	second := commit(t, clone, "unpushed")
+	second := agentservertest.Commit(t, clone, "unpushed")
 	agentservertest.Git(t, clone, "branch", "side", first)
-	lost := commit(t, clone, "lost")
+	lost := agentservertest.Commit(t, clone, "lost")
 	agentservertest.Git(t, clone, "reset", "-q", "--hard", "HEAD~1")
 	write(t, filepath.Join(clone, "a.txt"), "in the stash")
 	agentservertest.Git(t, clone, "stash")
@@ -148,7 +148,7 @@ func TestAnArchiveBringsAllWorkBack(t *testing.T) {
 	write(t, filepath.Join(root, "workspace/notes.md"), "a plain file")
 	linked := filepath.Join(root, "worktrees/x/project")
 	agentservertest.Git(t, clone, "worktree", "add", "-q", "--detach", linked)
-	detached := commit(t, linked, "in the worktree")
+	detached := agentservertest.Commit(t, linked, "in the worktree")
 	write(t, filepath.Join(linked, "more.txt"), "untracked there")
 
 	archive, manifest := export(t, root)
@@ -180,12 +180,12 @@ func TestAnArchiveBringsAllWorkBack(t *testing.T) {
 
 func TestSubmodulesAreBundledCheckedOutOrNot(t *testing.T) {
 	t.Parallel()
-	root, clone := newBox(t)
+	root, clone := agentservertest.ClonedBox(t)
 	origin := agentservertest.Git(t, clone, "config", "remote.origin.url")
 	var ids []string
 	for _, name := range []string{"inner", "gone"} {
 		agentservertest.Git(t, clone, "-c", "protocol.file.allow=always", "submodule", "--quiet", "add", origin, name)
-		ids = append(ids, commit(t, filepath.Join(clone, name), "work in "+name))
+		ids = append(ids, agentservertest.Commit(t, filepath.Join(clone, name), "work in "+name))
 	}
 	agentservertest.Git(t, clone, "commit", "-q", "-m", "with submodules")
 	agentservertest.Git(t, clone, "submodule", "--quiet", "deinit", "-f", "gone")
@@ -205,7 +205,7 @@ func TestSubmodulesAreBundledCheckedOutOrNot(t *testing.T) {
 
 func TestWhatCanBeMadeAgainIsKeptWhenARepositoryLiesInIt(t *testing.T) {
 	t.Parallel()
-	root, clone := newBox(t)
+	root, clone := agentservertest.ClonedBox(t)
 	write(t, filepath.Join(clone, "pkg/node_modules/x"), "made again")
 	agentservertest.Git(t, clone, "clone", "-q", ".", "node_modules/dep")
 	write(t, filepath.Join(clone, "node_modules/dep/a.txt"), "patched")
@@ -218,8 +218,8 @@ func TestWhatCanBeMadeAgainIsKeptWhenARepositoryLiesInIt(t *testing.T) {
 
 func TestTheSameTreeGivesTheSameBytes(t *testing.T) {
 	t.Parallel()
-	root, clone := newBox(t)
-	commit(t, clone, "more")
+	root, clone := agentservertest.ClonedBox(t)
+	agentservertest.Commit(t, clone, "more")
 	write(t, filepath.Join(clone, "a.txt"), "changed")
 	write(t, filepath.Join(clone, "node_modules/x"), "x")
 	one, _ := export(t, root)

@@ -106,8 +106,8 @@ func TestADirectoryThatIsSwappedForALinkLeadsNowhere(t *testing.T) {
 
 func TestARepositoryThatCannotBeBundledIsKeptAsFiles(t *testing.T) {
 	t.Parallel()
-	root, clone := newBox(t)
-	id := commit(t, clone, "more")
+	root, clone := agentservertest.ClonedBox(t)
+	id := agentservertest.Commit(t, clone, "more")
 	blob := agentservertest.Git(t, clone, "rev-parse", "HEAD:a.txt")
 	require.NoError(t, os.Chmod(filepath.Join(clone, ".git/objects", blob[:2], blob[2:]), 0o600))
 	write(t, filepath.Join(clone, ".git/objects", blob[:2], blob[2:]), "damaged")
@@ -123,8 +123,8 @@ func TestARepositoryThatCannotBeBundledIsKeptAsFiles(t *testing.T) {
 
 func TestAnArchiveNeedsNoRoomInTheBox(t *testing.T) {
 	t.Parallel()
-	root, clone := newBox(t)
-	commit(t, clone, "more")
+	root, clone := agentservertest.ClonedBox(t)
+	agentservertest.Commit(t, clone, "more")
 	write(t, filepath.Join(clone, "a.txt"), "changed")
 	if os.Geteuid() != 0 {
 		t.Skip("a small filesystem of its own needs root")
@@ -157,7 +157,7 @@ func TestAMountInTheWorkspaceIsNotEntered(t *testing.T) {
 	if os.Geteuid() != 0 {
 		t.Skip("a bind mount needs root")
 	}
-	root, clone := newBox(t)
+	root, clone := agentservertest.ClonedBox(t)
 	at := filepath.Join(clone, "mounted")
 	elsewhere := t.TempDir() // of the same filesystem
 	write(t, filepath.Join(elsewhere, "key"), "not the box's")
@@ -176,8 +176,8 @@ func TestAMountInTheWorkspaceIsNotEntered(t *testing.T) {
 // An archive that was changed or cut off anywhere is not taken.
 func TestADamagedArchiveIsNotTaken(t *testing.T) {
 	t.Parallel()
-	root, clone := newBox(t)
-	commit(t, clone, "more")
+	root, clone := agentservertest.ClonedBox(t)
+	agentservertest.Commit(t, clone, "more")
 	whole, _ := export(t, root)
 	for _, n := range []int{0, 1, len(whole) / 3, len(whole) / 2, len(whole) - 200, len(whole) - 1} {
 		_, err := agentserver.VerifyWorkspace(bytes.NewReader(whole[:n]))
@@ -250,7 +250,7 @@ func TestADamagedArchiveIsNotTaken(t *testing.T) {
 
 func TestAnExportEndsWithItsContext(t *testing.T) {
 	t.Parallel()
-	root, _ := newBox(t)
+	root, _ := agentservertest.ClonedBox(t)
 	ctx, cancel := context.WithCancel(t.Context())
 	cancel()
 	err := newWorkspace(t, root).Export(ctx, io.Discard)

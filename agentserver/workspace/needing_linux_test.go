@@ -103,7 +103,7 @@ func TestWhatARepositoryBorrowsIsNeeded(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			root, lender := newBox(t)
+			root, lender := agentservertest.ClonedBox(t)
 			require.Empty(t, needs(t, root, "workspace/project"))
 			borrower := row.make(t, root, lender)
 			why := needs(t, root, "workspace/project")
@@ -121,7 +121,7 @@ func TestWhatARepositoryBorrowsIsNeeded(t *testing.T) {
 
 func TestWhatStandsAloneNeedsNothing(t *testing.T) {
 	t.Parallel()
-	root, lender := newBox(t)
+	root, lender := agentservertest.ClonedBox(t)
 	remote := agentservertest.Git(t, lender, "remote", "get-url", "origin")
 	agentservertest.Git(t, root, "clone", "-q", lender, filepath.Join(root, "workspace/hard-links"))
 	agentservertest.Git(t, root, "clone", "-q", "--reference", lender, "--dissociate", "file://"+remote, filepath.Join(root, "workspace/apart"))
@@ -158,7 +158,7 @@ func TestWhereABorrowerLeadsMustBeTold(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			root, lender := newBox(t)
+			root, lender := agentservertest.ClonedBox(t)
 			agentservertest.Git(t, root, "clone", "-q", lender, filepath.Join(root, "workspace/b"))
 			spoil(t, filepath.Join(root, "workspace/b/.git/objects/info/alternates"))
 			_, err := workspace.New(workspace.Options{Root: root, Dirs: []string{"workspace"}}).Needs(t.Context())

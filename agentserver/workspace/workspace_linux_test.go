@@ -20,30 +20,6 @@ func write(t *testing.T, file, content string) {
 	require.NoError(t, os.WriteFile(file, []byte(content), 0o644))
 }
 
-func commit(t *testing.T, dir, content string) string {
-	t.Helper()
-	write(t, filepath.Join(dir, "a.txt"), content)
-	agentservertest.Git(t, dir, "add", "a.txt")
-	agentservertest.Git(t, dir, "commit", "-q", "-m", content)
-	return agentservertest.Git(t, dir, "rev-parse", "HEAD")
-}
-
-// newBox is a box with a clone whose remote has all of it.
-func newBox(t *testing.T) (root, clone string) {
-	t.Helper()
-	root = filepath.Join(t.TempDir(), "box")
-	remote := filepath.Join(t.TempDir(), "remote")
-	require.NoError(t, os.MkdirAll(filepath.Join(root, "workspace"), 0o755))
-	require.NoError(t, os.MkdirAll(remote, 0o755))
-	agentservertest.Git(t, remote, "init", "-q", "-b", "main")
-	write(t, filepath.Join(remote, ".gitignore"), ".env\nnode_modules/\nnested/\n")
-	agentservertest.Git(t, remote, "add", ".gitignore")
-	commit(t, remote, "first\n")
-	clone = filepath.Join(root, "workspace/project")
-	agentservertest.Git(t, root, "clone", "-q", remote, clone)
-	return root, clone
-}
-
 // modules says that each node_modules can be made again.
 func modules(_ context.Context, dir string) (map[string]string, error) {
 	out := map[string]string{}
@@ -79,7 +55,7 @@ func unsaved(t *testing.T, root string) box.Unsaved {
 
 func TestWhatAPushedCloneHoldsIsSaved(t *testing.T) {
 	t.Parallel()
-	root, clone := newBox(t)
+	root, clone := agentservertest.ClonedBox(t)
 	write(t, filepath.Join(clone, "node_modules/x/index.js"), "made again")
 	out := unsaved(t, root)
 	require.True(t, out.Clean, "%+v", out)
@@ -149,7 +125,7 @@ func TestUnsavedWorkIsListed(t *testing.T) {
 		{
 			"a commit that was not pushed", func(t *testing.T, _, clone string) {
 				t.Helper()
-				commit(t, clone, "more")
+				agentservertest.Commit(t, clone, "more")
 			},
 			func(t *testing.T, _ box.Unsaved, one box.UnsavedRepository) {
 				t.Helper()
@@ -164,7 +140,7 @@ func TestUnsavedWorkIsListed(t *testing.T) {
 			t.Helper()
 
 			agentservertest.Git(t, clone, "checkout", "-q", "-b", "side")
-			commit(t, clone, "more")
+			agentservertest.Commit(t, clone, "more")
 			agentservertest.Git(t, clone, "checkout", "-q", "main")
 		}, func(t *testing.T, _ box.Unsaved, one box.UnsavedRepository) {
 			t.Helper()
@@ -175,7 +151,7 @@ func TestUnsavedWorkIsListed(t *testing.T) {
 			t.Helper()
 
 			agentservertest.Git(t, clone, "checkout", "-q", "--detach")
-			commit(t, clone, "tagged")
+			agentservertest.Commit(t, clone, "tagged")
 			agentservertest.Git(t, clone, "tag", "v1")
 			agentservertest.Git(t, clone, "checkout", "-q", "main")
 		}, func(t *testing.T, _ box.Unsaved, one box.UnsavedRepository) {
@@ -187,7 +163,7 @@ func TestUnsavedWorkIsListed(t *testing.T) {
 		{"a commit that only the reflog names", func(t *testing.T, _, clone string) {
 			t.Helper()
 
-			commit(t, clone, "lost")
+			agentservertest.Commit(t, clone, "lost")
 			agentservertest.Git(t, clone, "reset", "-q", "--hard", "HEAD~1")
 		}, func(t *testing.T, _ box.Unsaved, one box.UnsavedRepository) {
 			t.Helper()
@@ -253,7 +229,7 @@ func TestUnsavedWorkIsListed(t *testing.T) {
 			t.Helper()
 
 			agentservertest.Git(t, clone, "clone", "-q", ".", "nested/inner")
-			commit(t, filepath.Join(clone, "nested/inner"), "inner work")
+			agentservertest.Commit(t, filepath.Join(clone, "nested/inner"), "inner work")
 		}, func(t *testing.T, out box.Unsaved, _ box.UnsavedRepository) {
 			t.Helper()
 
@@ -277,7 +253,7 @@ func TestUnsavedWorkIsListed(t *testing.T) {
 
 			linked := filepath.Join(root, "worktrees/x/project")
 			agentservertest.Git(t, clone, "worktree", "add", "-q", "--detach", linked)
-			commit(t, linked, "in the worktree")
+			agentservertest.Commit(t, linked, "in the worktree")
 		}, func(t *testing.T, out box.Unsaved, _ box.UnsavedRepository) {
 			t.Helper()
 
@@ -309,7 +285,7 @@ func TestUnsavedWorkIsListed(t *testing.T) {
 			agentservertest.Git(t, clone, "-c", "protocol.file.allow=always", "submodule", "--quiet", "add", origin, "inner")
 			agentservertest.Git(t, clone, "commit", "-q", "-m", "with a submodule")
 			agentservertest.Git(t, clone, "push", "-q", "origin", "HEAD:refs/heads/pushed")
-			commit(t, filepath.Join(clone, "inner"), "work in it")
+			agentservertest.Commit(t, filepath.Join(clone, "inner"), "work in it")
 			agentservertest.Git(t, clone, "submodule", "--quiet", "deinit", "-f", "inner")
 		}, func(t *testing.T, out box.Unsaved, _ box.UnsavedRepository) {
 			t.Helper()
@@ -376,7 +352,7 @@ func TestUnsavedWorkIsListed(t *testing.T) {
 	} {
 		t.Run(r.name, func(t *testing.T) {
 			t.Parallel()
-			root, clone := newBox(t)
+			root, clone := agentservertest.ClonedBox(t)
 			require.True(t, unsaved(t, root).Clean)
 			r.change(t, root, clone)
 			out := unsaved(t, root)
@@ -389,13 +365,13 @@ func TestUnsavedWorkIsListed(t *testing.T) {
 
 func TestScenario81UnpushedCommitsADetachedHeadAndStashesAreListed(t *testing.T) {
 	t.Parallel()
-	root, clone := newBox(t)
-	commit(t, clone, "one")
-	commit(t, clone, "two")
+	root, clone := agentservertest.ClonedBox(t)
+	agentservertest.Commit(t, clone, "one")
+	agentservertest.Commit(t, clone, "two")
 	write(t, filepath.Join(clone, "a.txt"), "set aside")
 	agentservertest.Git(t, clone, "stash")
 	agentservertest.Git(t, clone, "checkout", "-q", "--detach")
-	commit(t, clone, "on a detached head")
+	agentservertest.Commit(t, clone, "on a detached head")
 	one := unsaved(t, root).Repositories[0]
 	require.Zero(t, one.Uncommitted.Count+one.Untracked.Count, "the tree is clean")
 	require.Equal(t, []box.UnpushedBranch{{Branch: "main", Commits: 2}}, one.Unpushed)
@@ -409,7 +385,7 @@ func TestScenario81UnpushedCommitsADetachedHeadAndStashesAreListed(t *testing.T)
 
 func TestWithoutGitNothingIsClean(t *testing.T) {
 	t.Parallel()
-	root, _ := newBox(t)
+	root, _ := agentservertest.ClonedBox(t)
 	out, err := workspace.New(workspace.Options{Root: root, Dirs: []string{"workspace"}}).Unsaved(t.Context())
 	require.NoError(t, err)
 	require.False(t, out.Clean)
@@ -418,8 +394,8 @@ func TestWithoutGitNothingIsClean(t *testing.T) {
 
 func TestALookFollowsNoLink(t *testing.T) {
 	t.Parallel()
-	root, _ := newBox(t)
-	_, elsewhere := newBox(t)
+	root, _ := agentservertest.ClonedBox(t)
+	_, elsewhere := agentservertest.ClonedBox(t)
 	write(t, filepath.Join(elsewhere, "a.txt"), "changed")
 	require.NoError(t, os.Symlink(elsewhere, filepath.Join(root, "workspace/linked")))
 	out := unsaved(t, root)
@@ -438,7 +414,7 @@ func TestALookFollowsNoLink(t *testing.T) {
 // nothing yet.
 func TestARepositoryWithoutACommitIsLookedAtLikeAnyOther(t *testing.T) {
 	t.Parallel()
-	root, _ := newBox(t)
+	root, _ := agentservertest.ClonedBox(t)
 	made := filepath.Join(root, "workspace/new")
 	require.NoError(t, os.Mkdir(made, 0o755))
 	agentservertest.Git(t, made, "init", "-q", "-b", "main")
