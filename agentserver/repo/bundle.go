@@ -20,7 +20,7 @@ import (
 // writes them. The bundle is read once, as a stream. Nothing that it says is
 // executed, and nothing of it is a setting; [Git.Settle] makes a repository of
 // it. With an error the directory is worth nothing. Unknown: the bundle is none,
-// or is cut off.
+// is cut off, or holds a difference to an object that unfolds to over 1 GiB.
 func (g *Git) Unbundle(ctx context.Context, dir string, bundle io.Reader) ([]Ref, error) {
 	in := bufio.NewReaderSize(bundle, maxRecord)
 	head, err := readBundleHead(in)
@@ -33,9 +33,11 @@ func (g *Git) Unbundle(ctx context.Context, dir string, bundle io.Reader) ([]Ref
 	if err := writeConfig(dir, head.format, "", nil); err != nil {
 		return nil, err
 	}
-	// What limits its memory is what limits a bundle's.
+	// What limits its memory is what limits a bundle's. A difference may say that
+	// its object is as large as it likes, in a few bytes: git itself makes none of
+	// objects over 512 MiB, unless it is told to.
 	err = g.do(ctx, run{
-		dir: dir, env: []string{"GIT_DIR=" + dir}, stdin: in, stream: true, args: []string{"index-pack", "--stdin"},
+		dir: dir, env: []string{"GIT_DIR=" + dir, "GIT_ALLOC_LIMIT=1g"}, stdin: in, stream: true, args: []string{"index-pack", "--stdin"},
 		config: []string{"pack.threads=1", "core.bigFileThreshold=8m", "core.packedGitWindowSize=1m", "core.packedGitLimit=32m", "core.deltaBaseCacheLimit=8m"},
 	})
 	if err != nil {
