@@ -280,7 +280,7 @@ func (d *sample) Create(ctx context.Context, req driver.CreateRequest) (box.Obse
 	if err == nil {
 		if err = answer.Decode(&in); err == nil {
 			ref.ID = in.ID
-			err = httpdriver.Unsettled(d.same(in, ref, req.Identity))
+			err = driver.Unsettled(d.same(in, ref, req.Identity))
 		}
 	}
 	if err != nil {
@@ -342,7 +342,7 @@ func (d *sample) unsettled(err error) error {
 	if d.flaw == "says that nothing was done after it was" {
 		return err
 	}
-	return httpdriver.Unsettled(err)
+	return driver.Unsettled(err)
 }
 
 func (d *sample) Delete(ctx context.Context, ref box.Ref) (box.Observation, error) {

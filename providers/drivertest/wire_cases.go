@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/openhands/boxkeeper/box"
+	"github.com/openhands/boxkeeper/providers/driver"
 )
 
 // wired is a bench whose driver speaks over a line.
@@ -226,10 +227,8 @@ const longest = 2000
 func (w wired) judge(s step, f fault, err error, carried bool, bad func(string, ...any)) {
 	class, asked := w.wireClass(err)
 	switch {
-	case carried && s.changes && settled(class):
+	case carried && s.changes && driver.Settled(class):
 		bad("the class is %s, which tells the caller that nothing was done, but a request of this call was carried out (%v)", class, err)
-	case carried && s.changes && !class.Retryable() && f.ends == patient:
-		bad("the class is %s, which ends the step, but a request of this call was carried out (%v)", class, err)
 	case class == box.ClassNotFound:
 		bad("NotFound, which nothing proves (%v)", err)
 	case f.want != nil && !slices.Contains(f.want, class) && (!carried || !slices.Contains(unclear(), class)):
@@ -246,13 +245,6 @@ func (w wired) judge(s step, f fault, err error, carried bool, bad func(string, 
 	if n := len(err.Error()); n > longest {
 		bad("the error is %d bytes long, more than %d: it repeats an answer", n, longest)
 	}
-}
-
-// settled are the classes by which callers know that nothing was done.
-func settled(class box.Class) bool {
-	return slices.Contains([]box.Class{
-		box.ClassUnauthorized, box.ClassFailedPrecondition, box.ClassInvalid, box.ClassUnsupported, box.ClassNotFound, box.ClassAlreadyExists,
-	}, class)
 }
 
 func (w wired) wireClass(err error) (box.Class, time.Duration) {

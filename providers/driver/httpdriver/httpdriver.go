@@ -188,19 +188,6 @@ func RetryAfter(header http.Header, now time.Time) time.Duration {
 	return 0
 }
 
-// Unsettled returns err for a call of which an earlier request was, or may have
-// been, carried out. Callers take Unauthorized, FailedPrecondition, Invalid,
-// Unsupported, NotFound and AlreadyExists to say that nothing was done; such an
-// error becomes Unavailable, so that they look again. Others stay as they are.
-func Unsettled(err error) error {
-	switch box.ClassOf(err) {
-	case box.ClassUnauthorized, box.ClassFailedPrecondition, box.ClassInvalid, box.ClassUnsupported, box.ClassNotFound, box.ClassAlreadyExists:
-		return box.Errorf(box.ClassUnavailable, "it may be done, but what followed was not answered; look again: %s", err.Error())
-	case "", box.ClassUnknown, box.ClassConflict, box.ClassExhausted, box.ClassUnavailable, box.ClassCanceled, box.ClassDeadlineExceeded, box.ClassInternal:
-	}
-	return err
-}
-
 // PathSafe reports whether id may stand in a path as it is: letters, digits,
 // "-", "_", "." and ":", and not dots alone. Check each id from outside before
 // a request is made of it.

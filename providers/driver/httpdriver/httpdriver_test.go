@@ -71,28 +71,6 @@ func TestClassOfAStatus(t *testing.T) {
 	}
 }
 
-func TestUnsettledNeverSaysThatNothingWasDone(t *testing.T) {
-	t.Parallel()
-	keeps := map[box.Class]bool{
-		box.ClassUnknown: true, box.ClassConflict: true, box.ClassExhausted: true, box.ClassUnavailable: true,
-		box.ClassCanceled: true, box.ClassDeadlineExceeded: true, box.ClassInternal: true,
-		box.ClassNotFound: false, box.ClassAlreadyExists: false, box.ClassInvalid: false, box.ClassFailedPrecondition: false,
-		box.ClassUnauthorized: false, box.ClassUnsupported: false,
-	}
-	for class, same := range keeps {
-		want := class
-		if !same {
-			want = box.ClassUnavailable
-		}
-		if got := box.ClassOf(httpdriver.Unsettled(box.Errorf(class, "x"))); got != want {
-			t.Errorf("%s becomes %s, want %s", class, got, want)
-		}
-	}
-	if httpdriver.Unsettled(nil) != nil {
-		t.Error("no error became one")
-	}
-}
-
 func TestPathSafe(t *testing.T) {
 	t.Parallel()
 	for _, id := range []string{"a", "01a0a8de-51", "sess_1", "a.b:c", "...a"} {
