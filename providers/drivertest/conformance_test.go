@@ -2,6 +2,7 @@ package drivertest_test
 
 import (
 	"fmt"
+	"net/http"
 	"net/http/httptest"
 	"testing"
 
@@ -16,6 +17,7 @@ type harness struct {
 	line    *drivertest.Line
 	url     string
 	flaw    string
+	via     http.RoundTripper // nil for a plain one
 }
 
 func newHarness(t *testing.T, flaw string) drivertest.Harness {
@@ -27,11 +29,27 @@ func newHarness(t *testing.T, flaw string) drivertest.Harness {
 	return &harness{service: s, line: line, url: server.URL, flaw: flaw}
 }
 
+// viaTransport is a place whose service is reached by a transport only.
+func viaTransport(t *testing.T, flaw string) drivertest.Harness {
+	t.Helper()
+	s := newService()
+	server := httptest.NewServer(s)
+	t.Cleanup(server.Close)
+	transport := &http.Transport{}
+	t.Cleanup(transport.CloseIdleConnections)
+	line, via := drivertest.NewLineVia(t, transport)
+	return &harness{service: s, line: line, url: server.URL, flaw: flaw, via: via}
+}
+
 func (h *harness) Driver(t *testing.T, installation string) driver.Driver {
 	t.Helper()
-	d := newSample(h.url, installation, h.flaw)
-	t.Cleanup(d.client.CloseIdleConnections)
-	return d
+	via := h.via
+	if via == nil {
+		own := &http.Transport{}
+		t.Cleanup(own.CloseIdleConnections)
+		via = own
+	}
+	return newSample(h.url, installation, h.flaw, via)
 }
 
 func (h *harness) Row() box.Capabilities               { return (&sample{}).Capabilities() }
@@ -70,7 +88,7 @@ func (h *harness) Move(*testing.T) (back func()) {
 // flaw, the one below them.
 func TestConformance(t *testing.T) {
 	t.Parallel()
-	makers := map[string]func(t *testing.T, flaw string) drivertest.Harness{"sample": newHarness, "fake": newFake}
+	makers := map[string]func(t *testing.T, flaw string) drivertest.Harness{"sample": newHarness, "fake": newFake, "by a transport": viaTransport}
 	for name, newHarness := range makers {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()

@@ -48,8 +48,23 @@ type Line struct {
 	hits    int       // those that went wrong
 	carried bool      // one that can change something was done, and its answer arrived
 	secrets []string  // credentials that were seen
+	other   string    // the host that a redirect leads to
 	record  map[string]*httptest.ResponseRecorder
 	replay  map[string]*httptest.ResponseRecorder
+}
+
+// leads reports whether a redirect of the suite leads to host.
+func (l *Line) leads(host string) bool {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return host != "" && host == l.other
+}
+
+// leadTo notes where redirects lead.
+func (l *Line) leadTo(host string) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.other = host
 }
 
 // NewLine returns a line to service that is whole.

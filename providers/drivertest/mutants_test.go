@@ -29,6 +29,7 @@ func TestSuiteOverMutant(t *testing.T) {
 	}
 	makers := map[string]func(t *testing.T) drivertest.Harness{
 		"wire": func(t *testing.T) drivertest.Harness { t.Helper(); return newHarness(t, flaw) },
+		"via":  func(t *testing.T) drivertest.Harness { t.Helper(); return viaTransport(t, flaw) },
 		"fake": func(t *testing.T) drivertest.Harness { t.Helper(); return newFake(t, flaw) },
 	}
 	drivertest.RunConformance(t, makers[kind])
@@ -97,5 +98,12 @@ func TestWireFindsMutants(t *testing.T) {
 		{"reads pages without end", []string{"a list whose pages repeat themselves ends"}},
 	} {
 		find(t, "wire", "wire", m)
+	}
+	for _, m := range []mutant{
+		{"follows redirects", []string{"302 to a login page elsewhere/observe", "302 within the service/observe"}},
+		{"believes any 404", []string{"404 with a page/observe"}},
+		{"creates without a look or a key", []string{"the answer is lost after the work was done/create"}},
+	} {
+		find(t, "via", "wire", m)
 	}
 }

@@ -25,13 +25,13 @@ type sample struct {
 	flaw               string
 }
 
-func newSample(base, installation, flaw string) *sample {
-	client := httpdriver.NewClient(&http.Transport{})
+func newSample(base, installation, flaw string, via http.RoundTripper) *sample {
+	client := httpdriver.NewClient(via)
 	switch flaw {
 	case "follows redirects":
 		client.CheckRedirect = nil
 	case "reads unbounded bodies":
-		client.Transport = &http.Transport{}
+		client.Transport = via
 	}
 	return &sample{base: base, installation: installation, client: client, flaw: flaw}
 }

@@ -19,6 +19,7 @@ type fault struct {
 	name string
 	once bool // one request only; otherwise all from that one on
 	few  bool // tried at the first and the last request of a call only
+	head bool // tried at the first one only
 	ends ending
 	// work is true where the service answers that all is well, so that a driver
 	// may have its proof from elsewhere: what it says must be true, no more.
@@ -26,7 +27,7 @@ type fault struct {
 	// blind is true where no answer says what the box is doing.
 	blind bool
 	mark  bool // nothing shows whose box it is
-	make  func(t *testing.T) (serve func(x *exchange), after func() string)
+	make  func(t *testing.T, l *Line) (serve func(x *exchange), after func() string)
 	want  []box.Class // of an error; nil allows all that claim nothing
 	wait  func(asked time.Duration) string
 }
@@ -48,8 +49,8 @@ func faults() []fault {
 }
 
 // plain is for faults that need nothing of their own.
-func plain(serve func(x *exchange)) func(*testing.T) (func(*exchange), func() string) {
-	return func(*testing.T) (func(*exchange), func() string) {
+func plain(serve func(x *exchange)) func(*testing.T, *Line) (func(*exchange), func() string) {
+	return func(*testing.T, *Line) (func(*exchange), func() string) {
 		return serve, func() string { return "" }
 	}
 }
@@ -143,7 +144,7 @@ func refusals() []fault {
 		{name: "503 with a wait", few: true, want: unclear(), wait: waits(11*time.Second, 11*time.Second), make: plain(refused(503, after("11"), kindHTML, page("Busy")))},
 		{name: "402", few: true, want: exhausted, make: plain(refused(402, nil, kindJSON, `{"message":"no funds"}`))},
 		{
-			name: "423", few: true, want: []box.Class{box.ClassConflict, box.ClassFailedPrecondition, box.ClassUnavailable},
+			name: "423", few: true, want: []box.Class{box.ClassConflict, box.ClassFailedPrecondition, box.ClassUnavailable, box.ClassUnknown},
 			make: plain(refused(423, nil, kindJSON, `{"message":"locked"}`)),
 		},
 		{name: "401", want: unauthorized, make: plain(refused(401, nil, kindJSON, `{"message":"who are you"}`))},
@@ -164,7 +165,7 @@ func notTheService() []fault {
 		{name: "200 with a login page", want: unclear(), make: plain(refused(200, nil, kindHTML, page("Sign in")))},
 		{name: "302 to a login page elsewhere", want: unclear(), make: redirected(302)},
 		{name: "307 to a login page elsewhere", want: unclear(), make: redirected(307)},
-		{name: "302 within the service", want: unclear(), make: func(*testing.T) (func(*exchange), func() string) {
+		{name: "302 within the service", want: unclear(), make: func(*testing.T, *Line) (func(*exchange), func() string) {
 			const login = "/suite-login"
 			var reached atomic.Bool
 			return func(x *exchange) {
@@ -185,8 +186,8 @@ func notTheService() []fault {
 }
 
 // redirected sends the caller to another server, which counts who comes.
-func redirected(code int) func(t *testing.T) (func(*exchange), func() string) {
-	return func(t *testing.T) (func(*exchange), func() string) {
+func redirected(code int) func(t *testing.T, l *Line) (func(*exchange), func() string) {
+	return func(t *testing.T, l *Line) (func(*exchange), func() string) {
 		t.Helper()
 		var came atomic.Int32
 		other := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
@@ -194,6 +195,7 @@ func redirected(code int) func(t *testing.T) (func(*exchange), func() string) {
 			refused(404, nil, kindJSON, `{"message":"not found"}`)(&exchange{w: w, r: r})
 		}))
 		t.Cleanup(other.Close)
+		l.leadTo(other.Listener.Addr().String())
 		serve := refused(code, map[string]string{"Location": other.URL + "/login"}, kindHTML, page("Moved"))
 		return serve, func() string {
 			return unless(came.Load() == 0, "%d requests followed a redirect to another server, credentials and all", came.Load())
@@ -203,9 +205,9 @@ func redirected(code int) func(t *testing.T) (func(*exchange), func() string) {
 
 // mouthfuls are answers that are too long, and such that tell what was asked.
 func mouthfuls() []fault {
-	const offered, most = 96 << 20, 64 << 20
-	endless := func(code int) func(t *testing.T) (func(*exchange), func() string) {
-		return func(*testing.T) (func(*exchange), func() string) {
+	const offered, most = 80 << 20, 64 << 20
+	endless := func(code int) func(t *testing.T, l *Line) (func(*exchange), func() string) {
+		return func(*testing.T, *Line) (func(*exchange), func() string) {
 			var taken atomic.Int64
 			piece := []byte(strings.Repeat("a", 1<<16))
 			return func(x *exchange) {
@@ -230,8 +232,8 @@ func mouthfuls() []fault {
 		}
 	}
 	return []fault{
-		{name: "an answer without end", few: true, want: unclear(), make: endless(200)},
-		{name: "an error without end", few: true, want: unclear(), make: endless(500)},
+		{name: "an answer without end", head: true, want: unclear(), make: endless(200)},
+		{name: "an error without end", head: true, want: unclear(), make: endless(500)},
 		{name: "an error that repeats what was sent", want: unclear(), make: plain(echo(500))},
 		{name: "a refusal that repeats what was sent", make: plain(echo(400))},
 	}

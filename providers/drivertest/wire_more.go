@@ -52,7 +52,7 @@ func testLagCreate(t *testing.T, w wired) {
 	old := w.line.tape(false)
 	made := steps()[slices.IndexFunc(steps(), func(s step) bool { return s.name == "create" })]
 	lost := brokenLines()[0]
-	serve, _ := lost.make(t)
+	serve, _ := lost.make(t, w.line)
 	for k := 1; w.wire.Boxes(t, name) == 0 && k < 10; k++ {
 		w.line.snap(k, true, serve)
 		_, _ = w.create(t.Context(), workspace) // the answer is lost, whatever it was
@@ -176,7 +176,7 @@ func testPages(t *testing.T, w wired) {
 	n := w.line.requests()
 	for _, f := range faults() {
 		for k := 1; k <= n; k++ {
-			serve, _ := f.make(t)
+			serve, _ := f.make(t, w.line)
 			broken := w.line.snap(k, false, serve)
 			list := readingSteps()[slices.IndexFunc(readingSteps(), func(s step) bool { return s.name == "list" })]
 			said, err := w.endure(t, list, f, broken, "", box.Ref{})

@@ -32,6 +32,7 @@ func (a answer) about(ref box.Ref) (box.Observation, bool) {
 type step struct {
 	name    string
 	changes bool // it may change something at the provider
+	ends    bool // its proof is a reading after the change, not the answer to it
 	claimed func(row box.Capabilities) box.Tri
 	ready   func(t *testing.T, b *bench, workspace string) box.Ref
 	call    func(ctx context.Context, b *bench, workspace string, ref box.Ref) (answer, error)
@@ -153,7 +154,7 @@ func changingSteps() []step {
 			},
 		},
 		{
-			name: "suspend", changes: true, claimed: suspends, ready: running, leaves: 1,
+			name: "suspend", changes: true, ends: true, claimed: suspends, ready: running, leaves: 1,
 			call: func(ctx context.Context, b *bench, _ string, ref box.Ref) (answer, error) {
 				seen, err := b.suspend(ctx, ref)
 				return answer{seen: seen}, err
@@ -194,7 +195,7 @@ func changingSteps() []step {
 			},
 		},
 		{
-			name: "delete", changes: true, ready: running,
+			name: "delete", changes: true, ends: true, ready: running,
 			call: func(ctx context.Context, b *bench, _ string, ref box.Ref) (answer, error) {
 				seen, err := b.remove(ctx, ref)
 				return answer{seen: seen}, err
