@@ -101,7 +101,8 @@ type Driver interface {
 	Suspend(ctx context.Context, ref box.Ref) (box.Observation, error)
 
 	// Resume wakes a suspended box, or starts a failed one whose files are there;
-	// the ref in the answer may differ. A running box is left alone. It does not
+	// the ref in the answer may differ, and since that answer may be lost the ref
+	// from before MUST still lead to the box. A running box is left alone. It does not
 	// wait for the agent-server. For a gone box it MUST return NotFound, and MUST
 	// NOT create an empty one in its place.
 	Resume(ctx context.Context, ref box.Ref, start Start) (box.Observation, error)

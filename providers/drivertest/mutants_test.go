@@ -91,6 +91,7 @@ func TestWireFindsMutants(t *testing.T) {
 		{"says that nothing was done after it was", []string{"401/delete", "401/suspend", "403/resume"}},
 		{"takes every error of a delete for gone", []string{"500 with a page/delete", "429 without a wait/delete", "the line is cut before the work/delete", "401/delete"}},
 		{"takes 401 of a delete for gone", []string{"401/delete", "403/delete"}},
+		{"believes any time", []string{"times that are to come/observe"}},
 		{"hands out an empty address", []string{"fields that are missing or null/endpoint"}},
 		{"returns the pages that it got", []string{"a list of several pages is whole"}},
 		{"takes a list that is not there for an empty one", []string{"200 with {}/list"}},

@@ -9,6 +9,7 @@ import (
 	"strings"
 	"sync"
 	"testing"
+	"time"
 
 	"github.com/openhands/boxkeeper/box"
 )
@@ -34,6 +35,7 @@ type sandbox struct {
 	State   string            `json:"state"`
 	URL     string            `json:"url,omitempty"`
 	Labels  map[string]string `json:"labels"`
+	Since   time.Time         `json:"since"`
 
 	key    string // of the create
 	starts int
@@ -120,6 +122,7 @@ func (s *service) create(w http.ResponseWriter, r *http.Request) {
 func (b *sandbox) start() {
 	b.State, b.URL = "RUNNING", "http://"+b.ID+".sample.invalid"
 	b.starts++
+	b.Since = time.Now()
 }
 
 func (s *service) one(w http.ResponseWriter, r *http.Request, id, verb string) {
@@ -140,7 +143,7 @@ func (s *service) one(w http.ResponseWriter, r *http.Request, id, verb string) {
 			s.refuse(w, 409, "not_running")
 			return
 		}
-		b.State, b.URL = "SUSPENDED", ""
+		b.State, b.URL, b.Since = "SUSPENDED", "", time.Now()
 		w.WriteHeader(http.StatusNoContent)
 	case "POST resume":
 		if b.State == "RUNNING" {

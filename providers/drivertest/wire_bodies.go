@@ -7,6 +7,7 @@ import (
 	"slices"
 	"strings"
 	"sync"
+	"time"
 )
 
 // mangled lets the service do its work and changes what it says. An answer
@@ -71,6 +72,25 @@ func states(fields []string) []fault {
 				return true
 			}))),
 		})
+	}
+	return out
+}
+
+// times are answers whose times are no help. What is only told to people may be
+// left out; a box must not seem older than it is, nor younger than now.
+func times() []fault {
+	var out []fault
+	for name, value := range map[string]string{
+		"times that are to come": "2199-01-01T00:00:00Z", "times that are none": "yesterday", "empty times": "",
+	} {
+		out = append(out, fault{name: name, work: true, make: plain(mangled(edited(func(of map[string]any, field string) bool {
+			text, _ := of[field].(string)
+			if _, err := time.Parse(time.RFC3339, text); err != nil {
+				return false
+			}
+			of[field] = value
+			return true
+		})))})
 	}
 	return out
 }

@@ -40,7 +40,7 @@ func runWire(t *testing.T, newHarness func(t *testing.T) Harness) {
 		t.Log("nothing to check: the harness has no line, so its driver talks no HTTP")
 		return
 	}
-	for _, f := range append(faults(), states(first.wire.StateFields())...) {
+	for _, f := range slices.Concat(faults(), states(first.wire.StateFields()), times()) {
 		t.Run(f.name, func(t *testing.T) {
 			t.Parallel()
 			for _, s := range steps() {
@@ -141,6 +141,9 @@ func (w wired) try(t *testing.T, s step, f fault, k int, workspace string) {
 		bad("%s", problem)
 	}
 	w.keepsSecrets(said, err, bad)
+	if seen, _ := said.about(ref); seen.Age < 0 {
+		bad("the phase began in %s; an age is never less than nothing", -seen.Age.Std())
+	}
 	switch {
 	case err != nil && hits > 0:
 		w.judge(s, f, err, carried, bad)

@@ -50,7 +50,6 @@ func testLagCreate(t *testing.T, w wired) {
 	}
 	w.line.mend()
 	old := w.line.tape(false)
-	made := steps()[slices.IndexFunc(steps(), func(s step) bool { return s.name == "create" })]
 	lost := brokenLines()[0]
 	serve, _ := lost.make(t, w.line)
 	for k := 1; w.wire.Boxes(t, name) == 0 && k < 10; k++ {
@@ -65,7 +64,7 @@ func testLagCreate(t *testing.T, w wired) {
 		}
 	}
 	w.line.lag(nil)
-	made.again(t, w.bench, workspace, box.Ref{})
+	stepOf("create").again(t, w.bench, workspace, box.Ref{})
 	if got := w.wire.Boxes(t, name); got != 1 {
 		t.Errorf("%d boxes of one name in the end", got)
 	}
@@ -178,8 +177,7 @@ func testPages(t *testing.T, w wired) {
 		for k := 1; k <= n; k++ {
 			serve, _ := f.make(t, w.line)
 			broken := w.line.snap(k, false, serve)
-			list := readingSteps()[slices.IndexFunc(readingSteps(), func(s step) bool { return s.name == "list" })]
-			said, err := w.endure(t, list, f, broken, "", box.Ref{})
+			said, err := w.endure(t, stepOf("list"), f, broken, "", box.Ref{})
 			hits, _ := w.line.mend()
 			if err == nil && hits > 0 && len(said.list) != len(want) {
 				t.Errorf("%s at request %d: a list of %d boxes of %d is no error", f.name, k, len(said.list), len(want))
@@ -288,7 +286,6 @@ func swap(r *http.Request, from, to box.Ref) {
 // testOtherBox: something in between mixes up answers.
 func testOtherBox(t *testing.T, w wired) {
 	mine, other := running(t, w.bench, "mine"), running(t, w.bench, "other")
-	w.taped(t, mine)
 	if w.row.Suspend == box.Yes {
 		other = w.suspended(t, other)
 	}

@@ -59,6 +59,10 @@ func steps() []step {
 	return append(readingSteps(), changingSteps()...)
 }
 
+func stepOf(name string) step {
+	return steps()[slices.IndexFunc(steps(), func(s step) bool { return s.name == name })]
+}
+
 func nowhere(*testing.T, *bench, string) box.Ref { return box.Ref{} }
 
 func running(t *testing.T, b *bench, workspace string) box.Ref {
