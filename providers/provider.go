@@ -226,7 +226,7 @@ func (p *Provider) Delete(ctx context.Context, ref box.Ref) (box.Observation, er
 	}
 	again, err := p.read(ctx, op, ref)
 	if err != nil {
-		return box.Observation{}, err
+		return box.Observation{}, driver.Unsettled(err) // it was told, so no refusal of a reading says that it was not
 	}
 	if again.Phase != box.PhaseGone {
 		return box.Observation{}, p.refuse(box.ClassUnavailable, op, ref.Name, "the provider said gone and then %q; look again later", again.Phase)

@@ -259,6 +259,28 @@ func TestNoErrorOfADeleteIsASuccess(t *testing.T) {
 	}
 }
 
+// The rules take Unauthorized and its like for "the provider was not told", and
+// open the way back: that must not be said of a deletion which was carried out.
+func TestADeletionThatWasCarriedOutIsNeverSaidToBeRefused(t *testing.T) {
+	t.Parallel()
+	for _, class := range []box.Class{
+		box.ClassUnauthorized, box.ClassFailedPrecondition, box.ClassInvalid, box.ClassUnsupported, box.ClassUnavailable,
+	} {
+		cloud := fakebox.New(nil)
+		p := over(t, cloud.Driver(installation))
+		ref := made(t, p, "refused-late")
+		cloud.Inject(fakebox.Fault{Op: fakebox.OpObserve, Class: class})
+		_, err := p.Delete(t.Context(), ref)
+		wantClass(t, "delete whose proof is answered "+string(class), err, box.ClassUnavailable)
+	}
+	cloud := fakebox.New(nil)
+	p := over(t, cloud.Driver(installation))
+	ref := made(t, p, "refused-at-once")
+	cloud.Inject(fakebox.Fault{Op: fakebox.OpDelete, Class: box.ClassUnauthorized})
+	_, err := p.Delete(t.Context(), ref)
+	wantClass(t, "delete that is refused", err, box.ClassUnauthorized)
+}
+
 func TestErrorsNameOperationInstanceAndBox(t *testing.T) {
 	t.Parallel()
 	cloud := fakebox.New(nil)

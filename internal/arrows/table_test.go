@@ -26,12 +26,13 @@ var layers = []layer{
 	{"domain", "box", "", ""},
 
 	{"driver", "providers/driver", "domain", ""},
+	{"http-driver", "providers/driver/httpdriver", "domain", ""}, // what drivers of HTTP services share
 	{"portable", "providers", "domain driver", ""},
 	{"conformance", "providers/drivertest", "domain driver portable", "github.com/stretchr/testify pgregory.net/rapid"},
 	{"catalogue", "providers/all", "domain driver portable provider", zap},
 	// A provider never imports another one: what two of them share goes to
 	// the portable type, or to a package of its own with its own row here.
-	{"provider", "providers/*", "domain driver", "golang.org/x " + zap},
+	{"provider", "providers/*", "domain driver http-driver", "golang.org/x " + zap},
 
 	// What comes out of a box is read the same way beside it, in a worker and
 	// where it is kept.

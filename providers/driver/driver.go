@@ -1,25 +1,55 @@
 // Package driver is the contract between the portable type in package
 // providers and the adapter of one provider. Users of boxkeeper never see it;
-// whoever writes a driver needs only this text, box, and drivertest.
+// whoever writes a driver needs only this text, box, and drivertest. The order
+// of the work, and what to do with the answers that providers really give, is in
+// docs/providers/writing-a-driver.md; this text is the law.
 //
 // Rules for every driver:
 //
 //   - "Already so" is success: suspending a suspended box, resuming a running
 //     one and deleting one that is proven gone return the observation, no error.
 //   - "Could not read" is an error, never [box.PhaseGone]. Gone needs an answer
-//     from the provider that the id is absent under the ref's fingerprint.
-//   - Retries inside a provider's SDK are off: the engine retries.
-//   - No driver keeps a secret, writes one to a log or puts one in an error.
+//     from the provider that the id is absent under the ref's fingerprint: its
+//     own answer, from the address that was asked, with a credential that it
+//     accepts. A 404 of a gateway, of a router without that path, behind a
+//     redirect or without a body is none, and neither is a list that lacks it.
+//   - A nil error is a proof: an outcome that is not (yet) proven is an error.
+//     What was asked for is no proof; what is read afterwards is.
+//   - An answer is about the box of the ref or it is an error of class Unknown:
+//     its id, name, marks and place are compared.
+//   - A state that the driver does not know, or none, is [box.PhaseUnknown] in an
+//     observation and an error of class Unknown or Unavailable where a phase has
+//     to be proven. It is never the nearest phase that is known.
+//   - An error says by its class what was done. Unauthorized, FailedPrecondition,
+//     Invalid, Unsupported, NotFound and AlreadyExists say that nothing was:
+//     after a request that was, or may have been, carried out a driver MUST NOT
+//     return them. See [Unsettled].
+//   - A wait that the provider asks for is passed on with the error, as
+//     RetryAfter: Exhausted for a rate, a quota or missing funds, Unavailable for
+//     a provider that is busy. A driver makes none up from what it cannot read.
+//   - Retries inside a provider's SDK are off: the engine retries. Redirects are
+//     not followed: a credential would go along.
+//   - An answer is read up to a bound, and no field of it is trusted to be there.
+//   - No driver keeps a secret, writes one to a log or puts one in an error or an
+//     Evidence; providers do repeat what they were sent. An error is shorter than
+//     2000 bytes and repeats no body.
+//   - Evidence is the provider's word for the state, a reason, a status or a
+//     request id, in one line; what is beyond 1000 characters is cut. Age is the
+//     difference of two times of the provider's own clock, zero when it does not
+//     say and never less; it is not compared with ours.
 //   - Every method is safe for concurrent use and returns soon after ctx ends.
+//     ctx.Err is asked right before each request that changes something, also
+//     after a wait: it may end without Done, when this worker stood still and
+//     another one may have gone on.
 //   - Methods on refs that are not this installation's return
-//     FailedPrecondition and change nothing.
+//     FailedPrecondition and change nothing, and so do refs whose fingerprint is
+//     another place, or whose id cannot be one of this provider's.
 //   - A driver never invents Ref.Provider: it returns the one it was given. The
 //     portable type fills it in.
 //   - A driver that claims Fence MUST refuse, with Conflict and before it changes
 //     anything, a mutating call whose fence is older than one that it has seen
 //     for this name, and MUST remember the fence of each mutating call that it
 //     carries out, in the same breath and also after the box is gone. See [WithFence].
-//   - A nil error is a proof: an outcome that is not (yet) proven is an error.
 package driver
 
 import (
@@ -33,56 +63,76 @@ import (
 // drivertest checks.
 type Driver interface {
 	// Capabilities returns the row. It MUST be constant and complete
-	// (box.Capabilities.Missing is empty).
+	// (box.Capabilities.Missing is empty), and it sends nothing. Yes is what the
+	// provider keeps on every call, not what it mostly does; what is not known for
+	// certain is No, and Untested says so. The two proofs name what is read
+	// afterwards, and where, not what was asked for.
 	Capabilities() box.Capabilities
 
 	// Fingerprint returns the account, region or engine that this instance
 	// talks to, without a secret. It MUST be the same on every call while the
-	// instance talks to the same place, and be read afresh when cheap, so that
-	// a swapped account is noticed.
+	// instance talks to the same place, also of another worker's driver, and
+	// another one in another place. It is read afresh when cheap, so that a
+	// swapped account is noticed. One that cannot be read is an error, never "".
 	Fingerprint(ctx context.Context) (string, error)
 
 	// Create makes the box named req.Identity.Name() and starts it. It MUST be
 	// idempotent by name: a repeated call returns the same ref, one box exists.
 	// A box of that name with other labels MUST be refused with AlreadyExists
-	// and left alone. A lost answer is resolved by the next call. The ref in the
-	// answer MUST carry the id, the name, the epoch and the fingerprint, and, of
-	// a driver that claims NativeIdle, the timers as read back from the provider.
+	// and left alone. A lost answer is resolved by the next call: it looks by the
+	// name first, and since such a look may lag it also makes the box in a way
+	// that the provider refuses or joins the second time, by a unique name or a
+	// key of idempotency. The ref in the answer MUST carry the id, the name, the
+	// epoch and the fingerprint, and, of a driver that claims NativeIdle, the
+	// timers as read back from the provider. A box of ours that is suspended or
+	// failed is answered as it is. It does not wait for the agent-server.
 	Create(ctx context.Context, req CreateRequest) (box.Observation, error)
 
-	// Observe reads the box on the control plane. It MUST NOT wake, extend or
-	// start it. An absent box is an Observation with PhaseGone, not an error.
+	// Observe reads the box on the control plane, by its id. It MUST NOT wake,
+	// extend or start it. An absent box is an Observation with PhaseGone, not an
+	// error. PhaseFailed is a box that is there and whose processes ended: it is
+	// started again while somebody needs it, so an unclear state is not failed.
 	Observe(ctx context.Context, ref box.Ref) (box.Observation, error)
 
 	// Suspend makes the box stop costing compute while its files are kept, and
-	// returns only with proof (PhaseSuspended) or an error. It MUST be safe to
-	// repeat. For a gone box it MUST return NotFound.
+	// returns only with proof (PhaseSuspended) or an error: Unavailable while it
+	// is under way. It MUST be safe to repeat. A failed box is settled as
+	// suspended. For a gone box it MUST return NotFound.
 	Suspend(ctx context.Context, ref box.Ref) (box.Observation, error)
 
 	// Resume wakes a suspended box, or starts a failed one whose files are there;
-	// the ref in the answer may differ. A running box is left alone. It does not
+	// the ref in the answer may differ, and since that answer may be lost the ref
+	// from before MUST still lead to the box. A running box is left alone. It does not
 	// wait for the agent-server. For a gone box it MUST return NotFound, and MUST
 	// NOT create an empty one in its place.
 	Resume(ctx context.Context, ref box.Ref, start Start) (box.Observation, error)
 
 	// Delete destroys the box and all that we own beside it, from every phase,
 	// and returns only with proof (PhaseGone) or an error: Unavailable while the
-	// deletion is under way. It MUST be safe to repeat.
+	// deletion is under way. It MUST be safe to repeat. No error of the provider
+	// is a proof but its own NotFound; Unauthorized is one of ours to mend.
 	Delete(ctx context.Context, ref box.Ref) (box.Observation, error)
 
 	// Endpoint says how to reach the agent-server of a running box. The answer
 	// holds a credential: it is used at once and never stored. For a box that
-	// is not running it MUST return FailedPrecondition, for a gone one NotFound.
-	// A running box that has no address yet is Unavailable: ask again.
+	// is not running it MUST return FailedPrecondition, for a gone one NotFound,
+	// and for one whose phase is unknown an error of class Unknown. A running box
+	// that has no address yet is Unavailable: ask again. It sends nothing to the
+	// box itself.
 	Endpoint(ctx context.Context, ref box.Ref) (Endpoint, error)
 
-	// ErrorClass maps an error that a method of this driver returned. It MUST
-	// return ClassUnknown for what it does not know.
+	// ErrorClass maps an error that a method of this driver returned, and says
+	// how long the provider asks to wait, zero when it names nothing, never less.
+	// It MUST return ClassUnknown for what it does not know. What a caller does
+	// with each class is in docs/providers/writing-a-driver.md.
 	ErrorClass(err error) (class box.Class, retryAfter time.Duration)
 }
 
 // Lister lists every box of this installation, suspended ones included. A
-// driver that claims List implements it; a partial list MUST be an error.
+// driver that claims List implements it; a partial list MUST be an error, and so
+// MUST one whose pages repeat themselves. A list may lag: it proves nothing of a
+// single box, neither that it is there nor that it is gone. Boxes with other
+// marks, or none, are left out; one of ours whose state is unknown is not.
 type Lister interface {
 	List(ctx context.Context, installation string) ([]Listed, error)
 }

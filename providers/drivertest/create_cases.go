@@ -179,3 +179,46 @@ func testOtherFingerprint(t *testing.T, b *bench) {
 	}
 	one(t, b, ref)
 }
+
+// testMoved: the same credential, or the same name of a setting, leads to
+// another account, where our boxes are not.
+func testMoved(t *testing.T, b *bench) {
+	mover, ok := b.h.(Mover)
+	if !ok {
+		t.Log("nothing to check: the harness cannot exchange its place for another one")
+		return
+	}
+	ref := b.made(t, "moved")
+	print, err := b.wire.Fingerprint(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	back := mover.Move(t)
+	if now, err := b.wire.Fingerprint(t.Context()); err != nil || now == print {
+		t.Errorf("the fingerprint of another place is %q, %v", now, err)
+	}
+	for range five {
+		if seen, err := b.observe(t.Context(), ref); err == nil && seen.Phase != box.PhaseUnknown {
+			t.Errorf("observe in another place answered %q", seen.Phase)
+		}
+		for what, call := range mutations(t, b) {
+			if b.row.Suspend != box.Yes && what != "delete" {
+				continue
+			}
+			err := call(ref)
+			if class := b.class(err); err == nil || class == box.ClassNotFound {
+				t.Errorf("%s in another place: class %q (%v)", what, class, err)
+			}
+		}
+		if _, err := b.endpoint(t.Context(), ref); err == nil {
+			t.Error("there is an endpoint in another place")
+		}
+	}
+	if b.row.List == box.Yes {
+		if found, err := b.list(t.Context()); err == nil && len(found) != 0 {
+			t.Errorf("%d boxes are listed in another place", len(found))
+		}
+	}
+	back()
+	one(t, b, ref)
+}

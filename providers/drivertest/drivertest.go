@@ -35,6 +35,10 @@ func RunConformance(t *testing.T, newHarness func(t *testing.T) Harness) {
 			}
 		})
 	}
+	t.Run("wire", func(t *testing.T) {
+		t.Parallel()
+		runWire(t, newHarness)
+	})
 }
 
 type testcase struct {
@@ -56,6 +60,7 @@ func cases() []testcase {
 		{"create refuses a foreign box of our name and leaves it alone", false, testCreateForeign},
 		{"another installation can do nothing to our box", false, testOtherInstallation},
 		{"another fingerprint can do nothing and proves nothing", false, testOtherFingerprint},
+		{"another account, region or engine proves nothing of our box", false, testMoved},
 		{"suspend and resume five times each", true, testSuspendResumeFive},
 		{"suspend and resume with an ended context can be repeated", true, testSuspendResumeCancelled},
 		{"suspend and resume with a lost answer can be repeated", true, testSuspendResumeLost},

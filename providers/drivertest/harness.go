@@ -13,7 +13,8 @@ import (
 
 // Harness gives the suite one place of a provider: an account, an engine, a
 // directory. Every case has a place of its own. It may also implement
-// [Planter], [Strayer], [Killer], [Life] and [Leftover].
+// [Planter], [Strayer], [Killer], [Life], [Leftover] and [Mover], and, for a
+// driver that talks HTTP, [Wire] and [Paged].
 type Harness interface {
 	// Driver returns a new driver of installation; all drivers of a harness
 	// talk to the same place.
@@ -52,6 +53,14 @@ type Life interface {
 type Leftover interface {
 	// Left names everything that is still there of the box.
 	Left(t *testing.T, ref box.Ref) []string
+}
+
+// Mover exchanges the place for another one.
+type Mover interface {
+	// Move makes all drivers of the place talk to another account, region or
+	// engine that has no boxes, as a changed credential or setting does. What it
+	// returns puts them back.
+	Move(t *testing.T) (back func())
 }
 
 // errLost is what a caller sees when the work was done and the answer broke.

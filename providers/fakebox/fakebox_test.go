@@ -40,6 +40,11 @@ func (h harness) Life(_ *testing.T, ref box.Ref) string {
 	return strconv.Itoa(h.statement(ref.Name).Starts)
 }
 
+func (h harness) Move(*testing.T) (back func()) {
+	h.cloud.SwapAccount("another")
+	return func() { h.cloud.SwapAccount("fakebox") }
+}
+
 func (h harness) Left(_ *testing.T, ref box.Ref) []string {
 	if s := h.statement(ref.Name); s.Phase != box.PhaseGone {
 		return []string{string(s.Phase)}
