@@ -198,6 +198,27 @@ func (r *reply) refused() bool {
 	return r.status >= 400 && r.status < 500 && r.status != http.StatusRequestTimeout
 }
 
+// unsettled returns err for a call of which a change was carried out, or may
+// have been: a class that tells the caller that nothing was done becomes
+// Unavailable, so that it looks again.
+func unsettled(err error) error {
+	switch box.ClassOf(err) {
+	case box.ClassUnauthorized, box.ClassFailedPrecondition, box.ClassInvalid, box.ClassUnsupported, box.ClassAlreadyExists:
+		_, wait := classOf(err)
+		return &box.Error{Class: box.ClassUnavailable, RetryAfter: wait, Message: "it may be done, and the look afterwards failed; look again: " + err.Error()}
+	case "", box.ClassUnknown, box.ClassNotFound, box.ClassConflict, box.ClassExhausted, box.ClassUnavailable, box.ClassCanceled, box.ClassDeadlineExceeded, box.ClassInternal:
+	}
+	return err
+}
+
+// classOf reads the class and the wait of an error of this driver.
+func classOf(err error) (box.Class, time.Duration) {
+	if e, ok := errors.AsType[*box.Error](err); ok {
+		return e.Class, e.RetryAfter
+	}
+	return box.ClassUnknown, 0
+}
+
 // refusal is the error for an answer that is no success.
 func (r *reply) refusal() error {
 	class, next := box.ClassUnknown, "look again"
@@ -210,13 +231,15 @@ func (r *reply) refusal() error {
 		class, next = box.ClassExhausted, "the account has no money left"
 	case r.status == http.StatusTooManyRequests:
 		class, next = box.ClassExhausted, "too many requests; try again later"
-	case r.status == http.StatusConflict:
+	case r.status == http.StatusConflict, r.status == http.StatusLocked:
 		class, next = box.ClassConflict, "another change is under way, or the box is archived"
+	case r.status == http.StatusPreconditionFailed:
+		class, next = box.ClassFailedPrecondition, "the state of the box forbids it"
 	case r.status == http.StatusBadRequest, r.status == http.StatusUnprocessableEntity, r.status == http.StatusRequestEntityTooLarge:
-		class, next = box.ClassInvalid, "the service refuses the request; look at image, command, resource_factor and runtime_class"
+		class, next = box.ClassInvalid, "the service refuses the request; of a start, look at image, command, resource_factor and runtime_class"
 	case r.status == http.StatusNotFound:
 		next = "this 404 is not the service's word for an absent box; look whether the address is that of a runtime-api"
-	case r.status == http.StatusRequestTimeout, r.status >= 500:
+	case r.status == http.StatusRequestTimeout, r.status == http.StatusTooEarly, r.status >= 500:
 		class, next = box.ClassUnavailable, "try again later"
 	}
 	message := r.what + ": " + strconv.Itoa(r.status) + " " + http.StatusText(r.status)

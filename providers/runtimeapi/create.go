@@ -10,9 +10,9 @@ import (
 	"github.com/openhands/boxkeeper/providers/driver"
 )
 
-// grace is how long after a create that ended unclear no other one is sent for
-// the same name, while it is looked for.
-const grace = 30 * time.Second
+// startGrace is how long after a create that ended unclear no other one is sent
+// for the same name, while it is looked for.
+const startGrace = 30 * time.Second
 
 // startRequest is the body of /start: the fields that public clients send
 // [SDK, 22 Aug 2026].
@@ -96,7 +96,7 @@ func (d *Driver) existing(ctx context.Context, name string) (*session, error) {
 	case err != nil:
 		return nil, err
 	case len(others) > 0:
-		return nil, box.Errorf(box.ClassUnknown, "/sessions does not show session %s, and /list shows its box %s (%s); look again", name, others[0].RuntimeID, others[0].evidence())
+		return nil, box.Errorf(box.ClassUnknown, "/sessions does not show session %s, and /list shows its box %s (%s); look again", name, clean(others[0].RuntimeID), others[0].evidence())
 	}
 	return nil, d.mayStart(name)
 }
@@ -122,11 +122,12 @@ func (d *Driver) start(ctx context.Context, name string, body startRequest, secr
 	case s == nil && err != nil:
 		return nil, err
 	case s == nil && unread != nil:
-		return nil, unread
+		return nil, unsettled(unread)
 	case s == nil:
 		return nil, box.Errorf(box.ClassUnavailable, "session %s was started and is not shown yet; ask again", name)
 	case err == nil && made.SessionID == name && made.RuntimeID != "":
-		return d.single(ctx, name, made.RuntimeID, s)
+		s, err = d.single(ctx, name, made.RuntimeID, s)
+		return s, unsettled(err)
 	}
 	return s, nil // the answer was lost or is odd, and the session is there
 }
@@ -177,7 +178,7 @@ func (d *Driver) mayStart(name string) error {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	began, doubted := d.doubts[name]
-	rest := grace - d.now().Sub(began)
+	rest := d.grace - d.now().Sub(began)
 	if !doubted || rest <= 0 {
 		return nil
 	}

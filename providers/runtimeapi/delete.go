@@ -22,14 +22,20 @@ func (d *Driver) Delete(ctx context.Context, ref box.Ref) (box.Observation, erro
 	if err != nil {
 		return box.Observation{}, err
 	}
-	for _, id := range doomed {
+	for i, id := range doomed {
 		if err := d.stop(ctx, id); err != nil {
+			if i > 0 {
+				err = unsettled(err)
+			}
 			return box.Observation{}, err
 		}
 	}
 	var seen box.Observation
 	for range 2 {
 		if seen, _, err = d.see(ctx, ref); err != nil {
+			if len(doomed) > 0 {
+				err = unsettled(err)
+			}
 			return box.Observation{}, err
 		}
 		if seen.Phase != box.PhaseGone {
@@ -56,13 +62,13 @@ func (d *Driver) doomed(ctx context.Context, ref box.Ref) ([]string, error) {
 	}
 	there := s != nil && s.phase() != box.PhaseGone
 	if there && s.RuntimeID != ref.ID {
-		return nil, box.Errorf(box.ClassFailedPrecondition, "session %s is box %s now, and box %s was to be deleted; nothing was stopped: look at both at the service and stop what nobody needs", ref.Name, s.RuntimeID, ref.ID)
+		return nil, box.Errorf(box.ClassFailedPrecondition, "session %s is box %s now, and box %s was to be deleted; nothing was stopped: look at both at the service and stop what nobody needs", ref.Name, s.RuntimeID, clean(ref.ID))
 	}
 	var out []string
 	for _, other := range found {
 		switch {
 		case other.SessionID != ref.Name:
-			return nil, box.Errorf(box.ClassFailedPrecondition, "box %s belongs to session %q now, and was of %s; nothing was stopped", ref.ID, clean(other.SessionID), ref.Name)
+			return nil, box.Errorf(box.ClassFailedPrecondition, "box %s belongs to session %q now, and was of %s; nothing was stopped", clean(ref.ID), clean(other.SessionID), ref.Name)
 		case other.RuntimeID == ref.ID:
 			there = true
 		default:
@@ -73,7 +79,8 @@ func (d *Driver) doomed(ctx context.Context, ref box.Ref) ([]string, error) {
 	case there:
 		return append(out, ref.ID), nil
 	case len(out) > 0:
-		return nil, box.Errorf(box.ClassFailedPrecondition, "box %s is gone, and session %s has another box %s; nothing was stopped: look at it at the service and stop it if nobody needs it", ref.ID, ref.Name, out[0])
+		// The list may lag behind an earlier /stop.
+		return nil, box.Errorf(box.ClassUnknown, "box %s is gone, and /list shows another box %s of session %s; look again, and if it stays, look at it at the service and stop it there", clean(ref.ID), clean(out[0]), ref.Name)
 	}
 	return nil, nil
 }

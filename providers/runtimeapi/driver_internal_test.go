@@ -66,7 +66,7 @@ func TestAnUnclearCreateIsSentAgainAfterAWhile(t *testing.T) {
 	}
 	create(box.ClassUnavailable, 1, "absent", "absent", "away", "absent")
 	create(box.ClassUnavailable, 0, "absent", "absent")
-	now = now.Add(grace - 1)
+	now = now.Add(startGrace - 1)
 	create(box.ClassUnavailable, 0, "absent", "absent")
 	now = now.Add(1) // equal is over
 	create(box.ClassUnavailable, 1, "absent", "absent", "away", "absent")

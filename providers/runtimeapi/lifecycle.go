@@ -63,7 +63,7 @@ func (d *Driver) Suspend(ctx context.Context, ref box.Ref) (box.Observation, err
 		for range looks {
 			var err error
 			if seen, _, err = d.see(ctx, ref); err != nil {
-				return box.Observation{}, err
+				return box.Observation{}, unsettled(err)
 			}
 			switch seen.Phase {
 			case box.PhaseSuspended:
@@ -99,7 +99,7 @@ func (d *Driver) Resume(ctx context.Context, ref box.Ref, _ driver.Start) (box.O
 			return answer, nil
 		}
 		if seen, _, err = d.see(ctx, ref); err != nil {
-			return box.Observation{}, err
+			return box.Observation{}, unsettled(err)
 		}
 		if !awake(seen) {
 			return box.Observation{}, &box.Error{Class: box.ClassUnavailable, RetryAfter: soon, Message: "box " + ref.Name + " is being resumed (" + seen.Evidence + "); ask again"}

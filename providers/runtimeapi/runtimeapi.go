@@ -90,6 +90,7 @@ type Driver struct {
 
 	mu     sync.Mutex
 	doubts map[string]time.Time // box name: when its create ended unclear
+	grace  time.Duration
 	now    func() time.Time
 }
 
@@ -111,15 +112,18 @@ func New(installation string, opts Options) (*Driver, error) {
 		return nil, err
 	}
 	opts = opts.filled()
-	return &Driver{
+	d := &Driver{
 		installation: installation,
-		opts:         opts,
 		place:        fingerprint(base, opts),
 		api:          newClient(base, opts),
 		locks:        locks{held: map[string]chan struct{}{}},
 		doubts:       map[string]time.Time{},
+		grace:        startGrace,
 		now:          time.Now,
-	}, nil
+	}
+	opts.APIKey = "" // only the client needs it
+	d.opts = opts
+	return d, nil
 }
 
 // base reads the address of the service.
@@ -268,10 +272,7 @@ func (d *Driver) Fingerprint(ctx context.Context) (string, error) {
 
 // ErrorClass maps the errors of this driver.
 func (d *Driver) ErrorClass(err error) (box.Class, time.Duration) {
-	if e, ok := errors.AsType[*box.Error](err); ok {
-		return e.Class, e.RetryAfter
-	}
-	return box.ClassUnknown, 0
+	return classOf(err)
 }
 
 // own checks that ref is this installation's and was made here.

@@ -147,7 +147,7 @@ func (d *Driver) see(ctx context.Context, ref box.Ref) (box.Observation, *sessio
 	}
 	if s != nil && s.phase() != box.PhaseGone {
 		if s.RuntimeID != ref.ID {
-			return box.Observation{}, nil, box.Errorf(box.ClassUnknown, "session %s is box %s now, and this was box %s; look at both at the service", ref.Name, s.RuntimeID, ref.ID)
+			return box.Observation{}, nil, box.Errorf(box.ClassUnknown, "session %s is box %s now, and this was box %s; look at both at the service", ref.Name, s.RuntimeID, clean(ref.ID))
 		}
 		return d.observation(ref, s), s, nil
 	}
@@ -156,7 +156,7 @@ func (d *Driver) see(ctx context.Context, ref box.Ref) (box.Observation, *sessio
 		return box.Observation{}, nil, err
 	}
 	if len(others) > 0 {
-		return box.Observation{}, nil, box.Errorf(box.ClassUnknown, "/sessions does not show box %s, and /list shows box %s of session %s as %s; look again", ref.ID, others[0].RuntimeID, others[0].SessionID, others[0].evidence())
+		return box.Observation{}, nil, box.Errorf(box.ClassUnknown, "/sessions does not show box %s, and /list shows box %s of session %s as %s; look again", clean(ref.ID), clean(others[0].RuntimeID), clean(others[0].SessionID), others[0].evidence())
 	}
 	gone := box.Observation{Ref: ref, Phase: box.PhaseGone, Evidence: "/sessions says 404, and /list does not show it"}
 	if s != nil {
