@@ -83,11 +83,14 @@ func (d *Driver) startRequest(name string, req driver.CreateRequest) (body start
 	return body, secrets
 }
 
-// existing returns the session of a name, and nil only when two looks and the
-// list agree that there is none: a start of one that is there would wake it.
+// existing returns the session of a name, a stopped one too, and nil only when
+// two looks and the list agree that there is none: a start of one that is there
+// would wake it.
 func (d *Driver) existing(ctx context.Context, name string) (*session, error) {
+	var s *session
 	for range 2 {
-		if s, err := d.look(ctx, name); err != nil || s != nil {
+		var err error
+		if s, err = d.look(ctx, name); err != nil || s != nil && s.phase() != box.PhaseGone {
 			return s, err
 		}
 	}
@@ -96,7 +99,10 @@ func (d *Driver) existing(ctx context.Context, name string) (*session, error) {
 	case err != nil:
 		return nil, err
 	case len(others) > 0:
-		return nil, box.Errorf(box.ClassUnknown, "/sessions does not show session %s, and /list shows its box %s (%s); look again", name, clean(others[0].RuntimeID), others[0].evidence())
+		return nil, box.Errorf(box.ClassUnknown, "/sessions does not show session %s as one that is there, and /list shows its box %s (%s); look again", name, clean(others[0].RuntimeID), others[0].evidence())
+	}
+	if s != nil {
+		return s, nil
 	}
 	return nil, d.mayStart(name)
 }
@@ -114,49 +120,42 @@ func (d *Driver) start(ctx context.Context, name string, body startRequest, secr
 	if err == nil {
 		err = r.decode(&made)
 	}
+	if err == nil && made.SessionID == name && made.RuntimeID != "" {
+		if err := d.single(ctx, name, made.RuntimeID); err != nil {
+			return nil, unsettled(err)
+		}
+	}
 	if over := ended(ctx); over != nil {
 		return nil, over
 	}
 	s, unread := d.look(ctx, name)
 	switch {
-	case s == nil && err != nil:
+	case s != nil: // also when the answer was lost, or is odd
+		return s, nil
+	case err != nil:
 		return nil, err
-	case s == nil && unread != nil:
+	case unread != nil:
 		return nil, unsettled(unread)
-	case s == nil:
-		return nil, box.Errorf(box.ClassUnavailable, "session %s was started and is not shown yet; ask again", name)
-	case err == nil && made.SessionID == name && made.RuntimeID != "":
-		s, err = d.single(ctx, name, made.RuntimeID, s)
-		return s, unsettled(err)
 	}
-	return s, nil // the answer was lost or is odd, and the session is there
+	return nil, box.Errorf(box.ClassUnavailable, "session %s was started and is not shown yet; ask again", name)
 }
 
 // single takes back the box that this very call has made, where another start
 // made one of the same name at the same time, as the service did before
 // OpenHands PR 8564. Nobody else was told of ours, and before the call there was
-// none: nothing can be in it.
-func (d *Driver) single(ctx context.Context, name, mine string, s *session) (*session, error) {
+// none: nothing can be in it. A list that can't be read finds no second one; it
+// is then stopped when the box is deleted.
+func (d *Driver) single(ctx context.Context, name, mine string) error {
 	found, err := d.namesakes(ctx, name, mine)
 	if err != nil {
 		d.opts.Logger.WarnContext(ctx, "a new box was not compared with the list", "box", name, "error", err)
-		return s, nil
+		return nil
 	}
 	if !slices.ContainsFunc(found, func(other session) bool { return other.SessionID == name && other.RuntimeID != mine }) {
-		return s, nil
+		return nil
 	}
 	d.opts.Logger.WarnContext(ctx, "two starts at once made two boxes; the later one is stopped", "box", name, "runtime_id", mine)
-	if err := d.stop(ctx, mine); err != nil {
-		return nil, err
-	}
-	s, err = d.look(ctx, name)
-	switch {
-	case err != nil:
-		return nil, err
-	case s == nil || s.RuntimeID == mine:
-		return nil, box.Errorf(box.ClassUnavailable, "session %s had two boxes and one was stopped; ask again", name)
-	}
-	return s, nil
+	return d.stop(ctx, mine)
 }
 
 // doubt notes that a start was sent, settle that its outcome is known.

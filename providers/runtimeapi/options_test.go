@@ -79,7 +79,7 @@ func TestTheFingerprintIsThePlaceAndTheAccount(t *testing.T) {
 		out, err := d.Fingerprint(t.Context())
 		require.NoError(t, err)
 		require.NotContains(t, out, "0815")
-		require.NotContains(t, fmt.Sprintf("%v %+v", opts, opts.APIKey), "0815")
+		require.NotContains(t, fmt.Sprintf("%v %+v %#v %v %+v %#v", opts, opts, opts, d, d, d), "0815")
 		return out
 	}
 	same := print(func(*runtimeapi.Options) {})
