@@ -1,6 +1,7 @@
 package runtimeapi_test
 
 import (
+	"io"
 	"net/http"
 	"net/http/httptest"
 	"sync/atomic"
@@ -299,15 +300,20 @@ func TestErrorsTellNoSecret(t *testing.T) {
 	}
 }
 
-type endless struct{}
+// endless is a body that goes on for longer than anybody should read.
+type endless struct{ read int }
 
-func (endless) Read(p []byte) (int, error) {
+func (e *endless) Read(p []byte) (int, error) {
+	if e.read > 64<<20 {
+		return 0, io.EOF // a driver that reads on must not take all memory
+	}
 	for i := range p {
 		p[i] = ' '
 	}
+	e.read += len(p)
 	return len(p), nil
 }
-func (endless) Close() error { return nil }
+func (*endless) Close() error { return nil }
 
 type answering func(*http.Request) (*http.Response, error)
 
@@ -315,10 +321,11 @@ func (f answering) RoundTrip(r *http.Request) (*http.Response, error) { return f
 
 func TestAnEndlessAnswerIsGivenUp(t *testing.T) {
 	t.Parallel()
+	body := &endless{}
 	d, err := runtimeapi.New(installation, runtimeapi.Options{
 		URL: "https://runtime.example", APIKey: apiKey, PausedLife: box.Never,
 		Transport: answering(func(*http.Request) (*http.Response, error) {
-			return &http.Response{StatusCode: http.StatusOK, Header: http.Header{"Content-Type": {"application/json"}}, Body: endless{}}, nil
+			return &http.Response{StatusCode: http.StatusOK, Header: http.Header{"Content-Type": {"application/json"}}, Body: body}, nil
 		}),
 	})
 	require.NoError(t, err)
@@ -328,6 +335,7 @@ func TestAnEndlessAnswerIsGivenUp(t *testing.T) {
 	_, err = d.Observe(t.Context(), box.Ref{ID: "x", Name: name, Epoch: 1, Fingerprint: place})
 	wantClass(t, "observe", err, box.ClassUnknown)
 	require.Contains(t, err.Error(), "longer than")
+	require.Less(t, body.read, 64<<20)
 }
 
 // TestA404OfSomebodyElseIsNoAbsence takes the list away too, which else speaks
