@@ -141,8 +141,15 @@ func TestAStopThatIsAcceptedAndNotDoneIsNoProof(t *testing.T) {
 	p := serve(t, runtimeapitest.Options{})
 	d := p.open(t)
 	ref := made(t, d, "lazy")
-	p.Inject(runtimeapitest.Fault{Op: runtimeapitest.OpStop, Status: http.StatusOK, Body: `{}`})
+	nothing := runtimeapitest.Fault{Op: runtimeapitest.OpStop, Status: http.StatusOK, Body: `{}`}
+	p.Inject(nothing)
 	_, err := d.Delete(t.Context(), ref)
+	wantClass(t, "delete", err, box.ClassUnavailable)
+	// Nor is one reading that it is gone.
+	p.Inject(nothing)
+	p.Inject(runtimeapitest.Fault{Op: runtimeapitest.OpSession, Skip: 1, Status: http.StatusNotFound, Body: `{"error":"Runtime not found"}`})
+	p.Inject(runtimeapitest.Fault{Op: runtimeapitest.OpList, Times: -1, Edit: func(o map[string]any) { o["runtimes"], o["total"] = []any{}, 0 }})
+	_, err = d.Delete(t.Context(), ref)
 	wantClass(t, "delete", err, box.ClassUnavailable)
 	require.Len(t, p.Living(ref.Name), 1)
 }
