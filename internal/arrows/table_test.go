@@ -33,6 +33,8 @@ var layers = []layer{
 	// A provider never imports another one: what two of them share goes to
 	// the portable type, or to a package of its own with its own row here.
 	{"provider", "providers/*", "domain driver http-driver", "golang.org/x " + zap},
+	// A fake of a provider's service speaks HTTP and knows nothing of ours.
+	{"service-fake", "providers/runtimeapi/runtimeapitest", "", ""},
 
 	// What comes out of a box is read the same way beside it, in a worker and
 	// where it is kept.
