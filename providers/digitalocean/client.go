@@ -2,6 +2,7 @@ package digitalocean
 
 import (
 	"context"
+	"encoding/json"
 	"fmt"
 	"io"
 	"net"
@@ -275,6 +276,17 @@ func (a *api) environmentName(ctx context.Context, id string) (string, error) {
 	return out.Config.Name, nil
 }
 
+// manifestOf returns the manifest of an environment, without its secrets.
+func (a *api) manifestOf(ctx context.Context, id string) (json.RawMessage, error) {
+	var out struct {
+		Config struct {
+			Manifest json.RawMessage `json:"manifest"`
+		} `json:"config"`
+	}
+	err := a.get(ctx, "read environment "+id, "/v2/harness-runtime/configs/"+id, nil, &out)
+	return out.Config.Manifest, err
+}
+
 // createEnvironment stores a manifest and returns its id.
 func (a *api) createEnvironment(ctx context.Context, name string, manifest []byte, hide []string) (string, error) {
 	within, cancel := context.WithTimeout(ctx, createCall)
@@ -336,6 +348,24 @@ func (a *api) destroy(ctx context.Context, id string) error {
 
 func (a *api) deleteEnvironment(ctx context.Context, id string) error {
 	return a.change(ctx, deleteCall, "delete environment", id, a.regional.HostedAgents.DeleteEnvironment)
+}
+
+// keepOff takes back the consent to be resumed when the balance is restored. It is
+// a setting and wakes nothing.
+func (a *api) keepOff(ctx context.Context, s session) (session, error) {
+	within, cancel := context.WithTimeout(ctx, quickCall)
+	defer cancel()
+	off := false
+	what := "take back the consent of session " + s.ID
+	changed, _, err := a.regional.HostedAgents.UpdateSession(within, s.ID, &godo.HostedAgentSessionUpdateRequest{ResumeOnTopoff: &off})
+	if err != nil {
+		return session{}, a.failure(ctx, what, err)
+	}
+	if changed.ResumeOnTopoff {
+		return session{}, box.Errorf(box.ClassUnavailable, "%s: the service did not take it; try again", what)
+	}
+	s.ResumeOnTopoff = false
+	return s, nil
 }
 
 // ingressOf asks for the public address of a running session, which publishes it.

@@ -47,8 +47,18 @@ func (d *Driver) Create(ctx context.Context, req driver.CreateRequest) (box.Obse
 	}
 	if held == nil {
 		id := ""
-		if held, id, err = d.earlier(ctx, ref, want.name); err != nil {
+		all, err := d.api.environments(ctx)
+		if err != nil {
 			return box.Observation{}, err
+		}
+		if held, id, err = d.earlier(ctx, ref, want.name, all); err != nil {
+			return box.Observation{}, err
+		}
+		if held == nil {
+			held, err = d.takenOver(ctx, ref, all)
+			if err != nil {
+				return box.Observation{}, err
+			}
 		}
 		if held == nil {
 			if held, err = d.make(ctx, name, id, want); err != nil {
@@ -100,11 +110,7 @@ func (d *Driver) held(ctx context.Context, name string) (*session, error) {
 // earlier returns what was ever made from the environments of a box that has no
 // live session: one that failed, or that was destroyed. It also returns the id of
 // the environment called want, if that is there.
-func (d *Driver) earlier(ctx context.Context, ref box.Ref, want string) (found *session, environment string, err error) {
-	all, err := d.api.environments(ctx)
-	if err != nil {
-		return nil, "", err
-	}
+func (d *Driver) earlier(ctx context.Context, ref box.Ref, want string, all []environment) (found *session, environment string, err error) {
 	for _, e := range all {
 		if !strings.HasPrefix(e.Name, d.environmentPrefix(ref.Name)) || !validID(e.ID) {
 			continue
@@ -141,6 +147,29 @@ func rank(status godo.HostedAgentSessionStatus) int {
 		return 1
 	}
 	return 2
+}
+
+// takenOver returns the session that was taken over as the box of ref, nil when
+// there is none.
+func (d *Driver) takenOver(ctx context.Context, ref box.Ref, all []environment) (*session, error) {
+	for at, c := range claims(all) {
+		if c.installation != d.installation || c.box != digest(ref.Name) {
+			continue
+		}
+		for _, status := range []godo.HostedAgentSessionStatus{"", godo.HostedAgentSessionStatusFailed} {
+			found, err := d.api.sessions(ctx, "", godo.HostedAgentSessionListOptions{Status: status})
+			if err != nil {
+				return nil, err
+			}
+			for _, s := range found {
+				if digest(s.ID) == at {
+					return &s, nil
+				}
+			}
+		}
+		return nil, box.Errorf(box.ClassFailedPrecondition, "%s is the name of a session that was taken over and is not there any more; start a new epoch", ref.Name)
+	}
+	return nil, nil //nolint:nilnil // there is none, which is an answer
 }
 
 // make creates what is missing. Environment is the id of the one to use, if it is

@@ -18,8 +18,9 @@ import (
 )
 
 var (
-	_ driver.Driver = (*Driver)(nil)
-	_ driver.Lister = (*Driver)(nil)
+	_ driver.Driver  = (*Driver)(nil)
+	_ driver.Lister  = (*Driver)(nil)
+	_ driver.Adopter = (*Driver)(nil)
 )
 
 // Options configures an instance. Token is required.
@@ -89,7 +90,9 @@ type Driver struct {
 
 	mu      sync.Mutex
 	account account
-	configs map[string]string // names of environments by id; they never change
+	swept   time.Time            // when environments were last looked through
+	configs map[string]string    // names of environments by id; they never change
+	marks   map[string]time.Time // when a session that we took over was last seen to be ours
 }
 
 // account is what was read of the token's team.
@@ -143,7 +146,7 @@ func New(installation string, o Options) (*Driver, error) {
 	if err != nil {
 		return nil, err
 	}
-	d := &Driver{installation: installation, opts: o, region: region, api: calls, configs: map[string]string{}}
+	d := &Driver{installation: installation, opts: o, region: region, api: calls, configs: map[string]string{}, marks: map[string]time.Time{}}
 	d.tunnels.open = map[string]*tunnel{}
 	return d, nil
 }
@@ -171,7 +174,7 @@ func Row(Options) box.Capabilities {
 		ExportNeedsRunning: box.Yes,
 		Fence:              box.No,
 		NativeIdle:         box.Yes,
-		Adopt:              box.No,
+		Adopt:              box.Yes,
 		NativeAdjust:       box.No,
 		Lead:               box.LeadOurs,
 		ResumeWait:         box.Span(resumeWait),
@@ -235,35 +238,53 @@ func (d *Driver) List(ctx context.Context, installation string) ([]driver.Listed
 	if err != nil {
 		return nil, err
 	}
-	var named []session
-	at := map[string]int{}
-	for _, s := range append(live, failed...) {
-		if _, ok := d.identityOf(s.Name); !ok || !validID(s.ID) || s.Status == godo.HostedAgentSessionStatusDestroyed {
-			continue
-		}
-		if i, twice := at[s.ID]; twice { // a page moved, or it failed between the two lists
-			named[i] = s
-			continue
-		}
-		at[s.ID] = len(named)
-		named = append(named, s)
-	}
-	if err := d.learnFor(ctx, named); err != nil {
+	environments, err := d.api.environments(ctx)
+	if err != nil {
 		return nil, err
 	}
+	d.learn(environments...)
+	marks := claims(environments)
 	var out []driver.Listed
-	for _, s := range named {
-		identity, _ := d.identityOf(s.Name)
-		mine, err := d.made(ctx, s)
+	for _, s := range once(append(live, failed...)) {
+		if !validID(s.ID) || s.Status == godo.HostedAgentSessionStatusDestroyed {
+			continue
+		}
+		identity, mine, err := d.whose(ctx, marks, s)
 		if err != nil {
 			return nil, err
 		}
 		if mine {
-			ref := box.Ref{ID: s.ID, Name: s.Name, Epoch: identity.Epoch, Fingerprint: print}
+			ref := box.Ref{ID: s.ID, Name: identity.Name(), Epoch: identity.Epoch, Fingerprint: print}
 			out = append(out, driver.Listed{Identity: identity, Observation: d.observation(ref, s)})
 		}
 	}
 	return out, nil
+}
+
+// once keeps the last of what is listed twice: a page moved, or it failed between
+// the two lists.
+func once(all []session) []session {
+	at := map[string]int{}
+	var out []session
+	for _, s := range all {
+		if i, twice := at[s.ID]; twice {
+			out[i] = s
+			continue
+		}
+		at[s.ID] = len(out)
+		out = append(out, s)
+	}
+	return out
+}
+
+// whose returns the identity of a session of ours, made or taken over.
+func (d *Driver) whose(ctx context.Context, marks map[string]claim, s session) (box.Identity, bool, error) {
+	identity, ok := d.identityOf(s.Name)
+	if !ok {
+		return d.adopted(ctx, marks, s)
+	}
+	mine, err := d.made(ctx, s)
+	return identity, mine, err
 }
 
 // ErrorClass maps the errors of this driver.

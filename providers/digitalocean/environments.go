@@ -4,6 +4,7 @@ import (
 	"context"
 	"net/http"
 	"strings"
+	"time"
 
 	"github.com/digitalocean/godo"
 
@@ -49,29 +50,8 @@ func (d *Driver) learn(all ...environment) {
 	}
 }
 
-// learnFor lists the environments once where several would have to be read one by
-// one.
-func (d *Driver) learnFor(ctx context.Context, sessions []session) error {
-	d.mu.Lock()
-	unknown := 0
-	for _, s := range sessions {
-		if _, known := d.configs[s.ConfigID]; !known {
-			unknown++
-		}
-	}
-	d.mu.Unlock()
-	if unknown < 2 {
-		return nil
-	}
-	all, err := d.api.environments(ctx)
-	if err != nil {
-		return err
-	}
-	d.learn(all...)
-	return nil
-}
-
-// clear deletes the environments of a box that is gone, with the secrets in them.
+// clear deletes the environments of a box that is gone, with the secrets in them,
+// and the mark of one that was taken over.
 // The sources contradict each other on whether the service refuses that while
 // one is in use, so one that another session uses, such as somebody's fork, stays.
 func (d *Driver) clear(ctx context.Context, ref box.Ref) error {
@@ -80,14 +60,69 @@ func (d *Driver) clear(ctx context.Context, ref box.Ref) error {
 		return err
 	}
 	for _, e := range all {
-		if !strings.HasPrefix(e.Name, d.environmentPrefix(ref.Name)) || !validID(e.ID) {
+		if !strings.HasPrefix(e.Name, d.environmentPrefix(ref.Name)) && e.Name != d.claimName(ref.ID, ref.Name) || !validID(e.ID) {
 			continue
 		}
 		if err := d.drop(ctx, e, ref.ID); err != nil {
 			return err
 		}
 	}
+	d.sweep(ctx, all)
 	return nil
+}
+
+const (
+	// sweepEvery and sweepMost bound what a sweep costs: requests are few.
+	sweepEvery = 6 * time.Hour
+	sweepMost  = 10
+	// sweepAge is how old an environment must be that nothing was made from: a
+	// create may be about to use it.
+	sweepAge = 24 * time.Hour
+)
+
+// sweep deletes environments of this installation that no session uses, such as
+// those of creates that never came to a session: there are secrets in them. It is
+// nobody's call, so what fails is only logged, and is tried again.
+func (d *Driver) sweep(ctx context.Context, all []environment) {
+	now := time.Now()
+	d.mu.Lock()
+	due := now.Sub(d.swept) >= sweepEvery
+	if due {
+		d.swept = now
+	}
+	d.mu.Unlock()
+	var old []environment
+	for _, e := range all {
+		at, err := time.Parse(time.RFC3339Nano, e.CreatedAt)
+		if strings.HasPrefix(e.Name, environmentMark+d.installation+"-") && validID(e.ID) && err == nil && now.Sub(at) > sweepAge {
+			old = append(old, e)
+		}
+	}
+	if !due || len(old) == 0 {
+		return
+	}
+	used := map[string]bool{}
+	for _, status := range []godo.HostedAgentSessionStatus{"", godo.HostedAgentSessionStatusFailed} {
+		found, err := d.api.sessions(ctx, "", godo.HostedAgentSessionListOptions{Status: status})
+		if err != nil {
+			d.opts.Logger.WarnContext(ctx, "old environments were not looked for", "error", err)
+			return
+		}
+		for _, s := range found {
+			used[s.ConfigID] = true
+		}
+	}
+	dropped := 0
+	for _, e := range old {
+		if used[e.ID] || dropped == sweepMost {
+			continue
+		}
+		dropped++
+		if err := d.drop(ctx, e, ""); err != nil {
+			d.opts.Logger.WarnContext(ctx, "an environment that nothing uses stays", "environment", e.ID, "error", err)
+			return
+		}
+	}
 }
 
 // drop deletes an environment that no session but the one called gone was made

@@ -144,6 +144,14 @@ func (d *Driver) afterRefusal(ctx context.Context, ref box.Ref, refusal error, g
 	return box.Observation{}, refusal
 }
 
+// orRefuse returns err, or a refusal where there is none.
+func orRefuse(err error, format string, args ...any) error {
+	if err != nil {
+		return err
+	}
+	return box.Errorf(box.ClassFailedPrecondition, format, args...)
+}
+
 func notThere(seen box.Observation) error {
 	return box.Errorf(box.ClassNotFound, "session %s is gone: %s", seen.Ref.ID, seen.Evidence)
 }
@@ -174,6 +182,11 @@ func (d *Driver) Delete(ctx context.Context, ref box.Ref) (box.Observation, erro
 			}
 			return seen, nil
 		case !asked && s.Status != godo.HostedAgentSessionStatusDestroying:
+			if s.Name != ref.Name { // its mark is what makes it ours, so it is read again
+				if ours, err := d.claimed(ctx, ref, true); err != nil || !ours {
+					return box.Observation{}, orRefuse(err, "session %s is not marked as box %s any more, so it was left alone", ref.ID, ref.Name)
+				}
+			}
 			if err := d.api.destroy(ctx, ref.ID); err != nil && statusOf(err) != http.StatusNotFound {
 				return box.Observation{}, err
 			}

@@ -206,6 +206,46 @@ func TestDelete(t *testing.T) {
 	}
 }
 
+func TestADeleteTakesOldEnvironmentsAlong(t *testing.T) {
+	t.Parallel()
+	env := func(id, name, at string) string {
+		return `{"id":"` + id + `","name":"` + name + `","created_at":"` + at + `"}`
+	}
+	const (
+		old   = "2026-01-02T03:04:05.123456Z"
+		other = "bkc-0a1b2c3d-0000000000000000-0000000000000000"
+	)
+	s := newScript(t)
+	then(s, "DESTROYED")
+	s.on("GET "+configsAt, 200, `{"configs":[`+strings.Join([]string{
+		env("left", other, old),
+		env("in-use", other, old),
+		env("hidden", other, old),
+		env("new", other, time.Now().UTC().Format(time.RFC3339)),
+		env("no-time", other, ""),
+		env("theirs", "bkc-ffffffff-0000000000000000-0000000000000000", old),
+		env("person's", "my environment", old),
+		env("mark", "bka-0000000000000000-0a1b2c3d-0000000000000000", old),
+	}, ",")+`]}`)
+	s.on("GET "+sessionsAt, 200, list("", sessionJSON("sess-2", "x", "PAUSED", map[string]any{"config_id": "in-use"})))
+	s.on("GET "+sessionsAt+"?SESSION_STATUS_FAILED", 200, list(""))
+	s.on("GET "+configsAt+"/left/sessions", 200, list("", sessionJSON("sess-3", "x", "DESTROYED", nil)))
+	s.on("GET "+configsAt+"/hidden/sessions", 200, list("", sessionJSON("sess-4", "x", "READY", nil)))
+	s.on("DELETE "+configsAt+"/left", 204, "")
+	d := s.driver(t)
+	for range 3 {
+		_, err := d.Delete(t.Context(), refOf("sess-1", "w"))
+		require.NoError(t, err)
+	}
+	var dropped []string
+	for _, line := range s.lines() {
+		if strings.HasPrefix(line, "DELETE") {
+			dropped = append(dropped, line)
+		}
+	}
+	require.Equal(t, []string{"DELETE " + configsAt + "/left"}, dropped)
+}
+
 func TestACallEndsSoonAfterItsContext(t *testing.T) {
 	t.Parallel()
 	s := newScript(t)

@@ -41,10 +41,19 @@ func (d *Driver) look(ctx context.Context, ref box.Ref) (session, box.Observatio
 		return session{}, seen, err
 	case err != nil:
 		return session{}, box.Observation{}, err
-	case s.Name != ref.Name:
-		return session{}, box.Observation{}, box.Errorf(box.ClassFailedPrecondition, "session %s is called %q and not %q, so it is not this box; it was left alone", ref.ID, s.Name, ref.Name)
 	case s.Region != "" && s.Region != d.region:
 		return session{}, box.Observation{}, box.Errorf(box.ClassUnknown, "session %s says that it is in region %s, and this instance talks to %s; set region", ref.ID, s.Region, d.region)
+	}
+	if s.Name != ref.Name {
+		ours := false
+		if !strings.HasPrefix(s.Name, "bk-") {
+			if ours, err = d.claimed(ctx, ref, false); err != nil {
+				return session{}, box.Observation{}, err
+			}
+		}
+		if !ours {
+			return session{}, box.Observation{}, box.Errorf(box.ClassFailedPrecondition, "session %s is called %q and not %q, so it is not this box; it was left alone", ref.ID, d.api.clean(s.Name, nil), ref.Name)
+		}
 	}
 	return s, d.observation(ref, s), nil
 }

@@ -116,8 +116,7 @@ func (d *Driver) environmentFor(req driver.CreateRequest) (wanted, error) {
 
 // environmentPrefix begins the names of the environments of one box.
 func (d *Driver) environmentPrefix(name string) string {
-	sum := sha256.Sum256([]byte(name))
-	return environmentMark + d.installation + "-" + hex.EncodeToString(sum[:])[:digestDigits] + "-"
+	return environmentMark + d.installation + "-" + digest(name) + "-"
 }
 
 // taken reports whether a variable is the service's or ours [openapi Jul 2026].
