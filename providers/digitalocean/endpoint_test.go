@@ -11,7 +11,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/coder/websocket"
+	"github.com/gorilla/websocket"
 	"github.com/stretchr/testify/require"
 
 	"github.com/openhands/boxkeeper/box"
@@ -173,11 +173,11 @@ func forwarded(t *testing.T, act func(ctx context.Context, c *websocket.Conn)) (
 			http.Error(w, `{"error":{"code":409,"message":"session is paused, `+token+`"}}`, http.StatusConflict)
 			return
 		}
-		c, err := websocket.Accept(w, r, nil)
+		c, err := new(websocket.Upgrader).Upgrade(w, r, nil)
 		if err != nil {
 			return
 		}
-		defer c.CloseNow() //nolint:errcheck // it is over
+		defer c.Close()
 		act(r.Context(), c)
 	}))
 	t.Cleanup(server.Close)
@@ -195,16 +195,38 @@ func guest(t *testing.T) string {
 	return strings.TrimPrefix(server.URL, "http://")
 }
 
+func closing(c *websocket.Conn, code int) {
+	_ = c.WriteControl(websocket.CloseMessage, websocket.FormatCloseMessage(code, "reason"), time.Now().Add(time.Second))
+	_, _, _ = c.ReadMessage()
+}
+
 func pipe(ctx context.Context, c *websocket.Conn, to string) {
 	local, err := new(net.Dialer).DialContext(ctx, "tcp", to)
 	if err != nil {
-		c.Close(4002, "dial failed") //nolint:errcheck // it is over
+		closing(c, 4002)
 		return
 	}
-	far := websocket.NetConn(ctx, c, websocket.MessageBinary)
-	go func() { _, _ = io.Copy(local, far); local.Close() }()
-	_, _ = io.Copy(far, local)
-	far.Close()
+	go func() {
+		defer local.Close()
+		for {
+			_, data, err := c.ReadMessage()
+			if err != nil {
+				return
+			}
+			_, _ = local.Write(data)
+		}
+	}()
+	buffer := make([]byte, 4096)
+	for {
+		n, err := local.Read(buffer)
+		if n > 0 {
+			_ = c.WriteMessage(websocket.BinaryMessage, buffer[:n])
+		}
+		if err != nil {
+			_ = c.WriteControl(websocket.CloseMessage, websocket.FormatCloseMessage(1000, ""), time.Now().Add(time.Second))
+			return
+		}
+	}
 }
 
 func fetch(t *testing.T, url, body string) (int, string) {
@@ -265,16 +287,16 @@ func TestWithoutAnIngressThereIsATunnel(t *testing.T) {
 
 func TestATunnelSaysWhyItCannot(t *testing.T) {
 	t.Parallel()
-	closing := func(code websocket.StatusCode) func(context.Context, *websocket.Conn) {
-		return func(_ context.Context, c *websocket.Conn) { _ = c.Close(code, "reason") }
+	ends := func(code int) func(context.Context, *websocket.Conn) {
+		return func(_ context.Context, c *websocket.Conn) { closing(c, code) }
 	}
 	for what, row := range map[string]struct {
 		act  func(context.Context, *websocket.Conn)
 		says string
 	}{
-		"4001":    {closing(4001), "4001"},
-		"4002":    {closing(4002), "nothing listens"},
-		"4011":    {closing(4011), "4011"},
+		"4001":    {ends(4001), "4001"},
+		"4002":    {ends(4002), "nothing listens"},
+		"4011":    {ends(4011), "4011"},
 		"refused": {nil, "session is paused"},
 	} {
 		t.Run(what, func(t *testing.T) {

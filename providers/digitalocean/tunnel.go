@@ -10,11 +10,11 @@ import (
 	"net"
 	"net/http"
 	"net/url"
+	"strings"
 	"sync"
-	"sync/atomic"
 	"time"
 
-	"github.com/coder/websocket"
+	"github.com/gorilla/websocket"
 
 	"github.com/openhands/boxkeeper/box"
 	"github.com/openhands/boxkeeper/providers/driver"
@@ -22,15 +22,16 @@ import (
 
 // How a port-forward ends that did not come to be [client of the service, Aug 2026].
 const (
-	closeUnavailable websocket.StatusCode = 4001 // the session does not run
-	closeNoDial      websocket.StatusCode = 4002 // nothing listens on the port in the sandbox
-	closeUpstream    websocket.StatusCode = 4011 // the service lost the sandbox
+	closeUnavailable = 4001 // the session does not run
+	closeNoDial      = 4002 // nothing listens on the port in the sandbox
+	closeUpstream    = 4011 // the service lost the sandbox
 )
 
 const (
 	dialWait = 15 * time.Second
 	// pingEvery keeps an idle connection known to the proxies on its way.
 	pingEvery = 30 * time.Second
+	writeWait = 30 * time.Second
 )
 
 // tunnels are the listeners of this process, one for each session that has no
@@ -119,62 +120,106 @@ func (d *Driver) count(t *tunnel, by int) {
 // forward carries one connection. What speaks HTTP on it is told when the sandbox
 // cannot be reached, in place of a connection that ends without a word.
 func (d *Driver) forward(id string, local net.Conn) error {
-	ctx, cancel := context.WithCancel(context.Background()) //nolint:forbidigo // a connection is nobody's call; it ends with either side
-	defer cancel()
-	remote, err := d.api.dial(ctx, id)
+	remote, err := d.api.dial(id)
 	if err != nil {
 		answerUnavailable(local, err)
 		return err
 	}
-	defer remote.CloseNow() //nolint:errcheck // it is over
-	far := websocket.NetConn(ctx, remote, websocket.MessageBinary)
-	go keepAlive(ctx, cancel, remote)
-	var said atomic.Int64
-	sent, heard := make(chan error, 1), make(chan error, 1)
+	defer remote.Close()
+	sent, heard := make(chan struct{}), make(chan error, 1)
 	go func() {
-		_, err := io.Copy(far, local)
-		sent <- err
+		defer close(sent)
+		send(remote, local)
 	}()
+	said := false
 	go func() {
-		_, err := io.Copy(counted{local, &said}, far)
+		var err error
+		said, err = hear(local, remote)
 		heard <- err
 	}()
 	var end error
 	select {
 	case end = <-heard:
-	case err := <-sent:
-		if err == nil { // whoever asked has hung up
-			cancel()
-		}
-		late := time.AfterFunc(time.Second, cancel) // why it broke is heard at once, or never
+	case <-sent: // whoever asked has hung up, or the other side is heard to be gone
+		late := time.AfterFunc(time.Second, func() { remote.Close() })
 		end = <-heard
 		late.Stop()
-		sent <- nil
 	}
 	why := closedAs(end)
-	if why != nil && said.Load() == 0 {
+	if why != nil && !said {
 		answerUnavailable(local, why)
 	}
 	local.Close()
+	remote.Close()
 	<-sent
 	return why
 }
 
-// counted counts what was written.
-type counted struct {
-	io.Writer
-	n *atomic.Int64
+// send carries what comes from here, and pings when nothing does, until either
+// side ends.
+func send(remote *websocket.Conn, local net.Conn) {
+	tick := time.NewTicker(pingEvery)
+	defer tick.Stop()
+	over := make(chan struct{})
+	defer close(over)
+	go func() {
+		for {
+			select {
+			case <-over:
+				return
+			case <-tick.C:
+				if remote.WriteControl(websocket.PingMessage, nil, time.Now().Add(pingEvery)) != nil {
+					local.Close()
+					return
+				}
+			}
+		}
+	}()
+	buffer := make([]byte, 32<<10)
+	for {
+		n, err := local.Read(buffer)
+		if n > 0 {
+			if remote.SetWriteDeadline(time.Now().Add(writeWait)) != nil || remote.WriteMessage(websocket.BinaryMessage, buffer[:n]) != nil {
+				return
+			}
+		}
+		if err != nil {
+			// Whoever asked is done. What the other side has to say is not waited for
+			// longer than a moment.
+			_ = remote.WriteControl(websocket.CloseMessage, websocket.FormatCloseMessage(websocket.CloseNormalClosure, ""), time.Now().Add(time.Second))
+			return
+		}
+	}
 }
 
-func (c counted) Write(p []byte) (int, error) {
-	n, err := c.Writer.Write(p)
-	c.n.Add(int64(n))
-	return n, err
+// hear carries what comes from the sandbox, until either side ends. It reports
+// whether anything came.
+func hear(local net.Conn, remote *websocket.Conn) (said bool, err error) {
+	alive := func(string) error { return remote.SetReadDeadline(time.Now().Add(2*pingEvery + writeWait)) }
+	remote.SetPongHandler(alive)
+	for {
+		if err := alive(""); err != nil {
+			return said, err
+		}
+		_, message, err := remote.NextReader()
+		if err != nil {
+			return said, err
+		}
+		n, err := io.Copy(local, message)
+		said = said || n > 0
+		if err != nil {
+			return said, err
+		}
+	}
 }
 
 // closedAs says why the service ended a connection; nil when nothing is wrong.
 func closedAs(err error) error {
-	switch websocket.CloseStatus(err) { //nolint:exhaustive // all others are what a connection ends with
+	end, ok := errors.AsType[*websocket.CloseError](err)
+	if !ok {
+		return nil
+	}
+	switch end.Code {
 	case closeUnavailable:
 		return box.Errorf(box.ClassUnavailable, "the session cannot be reached (4001); look whether it runs")
 	case closeNoDial:
@@ -185,42 +230,26 @@ func closedAs(err error) error {
 	return nil
 }
 
-// keepAlive pings until ctx ends, and ends the connection when nobody answers.
-func keepAlive(ctx context.Context, end context.CancelFunc, remote *websocket.Conn) {
-	tick := time.NewTicker(pingEvery)
-	defer tick.Stop()
-	for {
-		select {
-		case <-ctx.Done():
-			return
-		case <-tick.C:
-			within, cancel := context.WithTimeout(ctx, pingEvery)
-			err := remote.Ping(within)
-			cancel()
-			if err != nil {
-				end()
-				return
-			}
-		}
-	}
-}
-
-// dial opens a port-forward: one WebSocket carries one connection.
-func (a *api) dial(ctx context.Context, id string) (*websocket.Conn, error) {
-	within, cancel := context.WithTimeout(ctx, dialWait)
-	defer cancel()
+// dial opens a port-forward: one WebSocket carries one connection. It is nobody's
+// call, so it has no context but its own bound.
+func (a *api) dial(id string) (*websocket.Conn, error) {
 	at := *a.regional.BaseURL
+	at.Scheme = "ws" + strings.TrimPrefix(at.Scheme, "http")
 	at.Path = sessionsPath + "/" + url.PathEscape(id) + "/port-forward/" + agentPort
-	client := &http.Client{
-		Transport:     a.carrier,
-		CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse },
+	dialer := websocket.Dialer{Proxy: http.ProxyFromEnvironment, HandshakeTimeout: dialWait}
+	if t, ok := a.carrier.(*http.Transport); ok { // what it was told of the network holds here too
+		dialer.Proxy, dialer.NetDialContext = t.Proxy, t.DialContext
+		if t.TLSClientConfig != nil {
+			dialer.TLSClientConfig = t.TLSClientConfig.Clone()
+			dialer.TLSClientConfig.NextProtos = nil // of HTTP/2
+		}
 	}
 	header := http.Header{}
 	header.Set("Authorization", "Bearer "+a.token.Reveal())
 	header.Set("X-Device-UUID", a.device)
 	header.Set("User-Agent", a.regional.UserAgent)
 	what := "open a tunnel to session " + id
-	remote, answer, err := websocket.Dial(within, at.String(), &websocket.DialOptions{HTTPClient: client, HTTPHeader: header, CompressionMode: websocket.CompressionDisabled})
+	remote, answer, err := dialer.Dial(at.String(), header)
 	if err == nil {
 		return remote, nil
 	}
