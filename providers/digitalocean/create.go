@@ -172,17 +172,18 @@ func (d *Driver) takenOver(ctx context.Context, ref box.Ref, all []environment) 
 	return nil, nil //nolint:nilnil // there is none, which is an answer
 }
 
-// make creates what is missing. Environment is the id of the one to use, if it is
+// make creates what is missing. From is the id of the environment to use, if it is
 // there.
-func (d *Driver) make(ctx context.Context, name, environment string, want wanted) (*session, error) {
-	if environment == "" {
+func (d *Driver) make(ctx context.Context, name, from string, want wanted) (*session, error) {
+	if from == "" {
 		id, err := d.api.createEnvironment(ctx, want.name, want.manifest, want.hide)
 		if err != nil {
 			return nil, err // a lost one is found by its name, and two do no harm
 		}
-		environment = id
+		from = id
 	}
-	made, err := d.api.createSession(ctx, name, environment, d.opts.Region)
+	d.learn(environment{ID: from, Name: want.name})
+	made, err := d.api.createSession(ctx, name, from, d.opts.Region)
 	switch status := statusOf(err); {
 	case err == nil:
 		return &made, nil

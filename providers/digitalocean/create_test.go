@@ -132,10 +132,10 @@ func TestCreateFindsItsBox(t *testing.T) {
 			s.on("GET "+sessionsAt+"?name", 200, list("", sessionJSON("sess-9", name, "READY", nil)))
 			config(s, ours[:len(ours)-16]+"ffffffffffffffff")
 		}, box.PhaseRunning, ""},
-		"one whose environment was deleted is ours by its name": {func(s *script) {
+		"one whose environment was deleted cannot be shown to be ours": {func(s *script) {
 			s.on("GET "+sessionsAt+"?name", 200, list("", sessionJSON("sess-9", name, "READY", nil)))
 			s.on("GET "+configsAt+"/cfg-1", 404, `{"id":"not_found","message":"no"}`)
-		}, box.PhaseRunning, ""},
+		}, "", box.ClassAlreadyExists},
 		"one that was made from a manifest is somebody else's": {func(s *script) {
 			s.on("GET "+sessionsAt+"?name", 200, list("", sessionJSON("sess-9", name, "READY", nil)))
 			config(s, name)

@@ -15,8 +15,9 @@ import (
 const mostKnown = 10_000
 
 // made reports whether a session of a name of ours was made by this installation:
-// from an environment of that box. One whose environment was deleted is taken for
-// ours, since its name holds the installation: what is forgotten is paid for.
+// from an environment of that box. Where its environment was deleted, by hand, that
+// cannot be shown any more, and it is left alone; who holds its ref still can do
+// everything.
 func (d *Driver) made(ctx context.Context, s session) (bool, error) {
 	if !validID(s.ConfigID) {
 		return false, nil
@@ -28,7 +29,7 @@ func (d *Driver) made(ctx context.Context, s session) (bool, error) {
 		read, err := d.api.environmentName(ctx, s.ConfigID)
 		switch {
 		case statusOf(err) == http.StatusNotFound:
-			return true, nil
+			return false, nil
 		case err != nil:
 			return false, err
 		}

@@ -218,10 +218,11 @@ func TestListIsWholeOrAnError(t *testing.T) {
 		sessionJSON("4", b, "PAUSED", at("cfg-b")),
 		sessionJSON("5", "bk-0a1b2c3d-foreign-1", "READY", at("cfg-f")),
 		sessionJSON("6", "bk-0a1b2c3d-odd-01", "READY", at("cfg-a")),
+		sessionJSON("7", c, "READY", at("cfg-d")),
 		sessionJSON("8", c, "READY", at("cfg-c"))))
 	s.on("GET "+sessionsAt+"?SESSION_STATUS_FAILED", 200, list("", sessionJSON("8", c, "FAILED", at("cfg-c"))))
-	s.on("GET "+configsAt, 200, `{"configs":[{"id":"cfg-a","name":"`+prefixes["a"]+`"},{"id":"cfg-b","name":"`+prefixes["b"]+`"},{"id":"cfg-f","name":"bk-0a1b2c3d-foreign-1"}]}`)
-	s.on("GET "+configsAt+"/cfg-c", 404, `{}`) // deleted by hand
+	s.on("GET "+configsAt, 200, `{"configs":[{"id":"cfg-a","name":"`+prefixes["a"]+`"},{"id":"cfg-b","name":"`+prefixes["b"]+`"},{"id":"cfg-c","name":"`+prefixes["c"]+`"},{"id":"cfg-f","name":"bk-0a1b2c3d-foreign-1"}]}`)
+	s.on("GET "+configsAt+"/cfg-d", 404, `{}`) // deleted by hand
 	found, err := s.driver(t).List(t.Context(), installation)
 	require.NoError(t, err)
 	var got []string
@@ -238,7 +239,7 @@ func TestListIsWholeOrAnError(t *testing.T) {
 		"GET " + sessionsAt + "?page_size=200&page_token=p3",
 		"GET " + sessionsAt + "?page_size=200&status=SESSION_STATUS_FAILED",
 		"GET " + configsAt + "?page_size=200",
-		"GET " + configsAt + "/cfg-c",
+		"GET " + configsAt + "/cfg-d",
 	}, s.lines())
 
 	for what, row := range map[string]struct {

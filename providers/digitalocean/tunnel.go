@@ -238,7 +238,7 @@ func (a *api) dial(id string) (*websocket.Conn, error) {
 	at.Path = sessionsPath + "/" + url.PathEscape(id) + "/port-forward/" + agentPort
 	dialer := websocket.Dialer{Proxy: http.ProxyFromEnvironment, HandshakeTimeout: dialWait}
 	if t, ok := a.carrier.(*http.Transport); ok { // what it was told of the network holds here too
-		dialer.Proxy, dialer.NetDialContext = t.Proxy, t.DialContext
+		dialer.Proxy, dialer.NetDialContext, dialer.NetDialTLSContext = t.Proxy, t.DialContext, t.DialTLSContext
 		if t.TLSClientConfig != nil {
 			dialer.TLSClientConfig = t.TLSClientConfig.Clone()
 			dialer.TLSClientConfig.NextProtos = nil // of HTTP/2
