@@ -31,6 +31,8 @@ var layers = []layer{
 	{"catalogue", "providers/all", "domain driver portable provider", zap},
 	// A provider never imports another one: what two of them share goes to
 	// the portable type, or to a package of its own with its own row here.
+	{"provider", "providers/docker", "domain driver", "github.com/moby/moby github.com/containerd/errdefs " + zap},
+	{"docker-fake", "providers/docker/dockertest", "", "github.com/moby"}, // for tests
 	{"provider", "providers/*", "domain driver", "golang.org/x " + zap},
 
 	// What comes out of a box is read the same way beside it, in a worker and
