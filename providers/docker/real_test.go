@@ -16,6 +16,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/containerd/errdefs"
 	"github.com/moby/moby/client"
 	"github.com/stretchr/testify/require"
 
@@ -53,7 +54,8 @@ func TestMain(m *testing.M) {
 	os.Exit(code)
 }
 
-// one test at a time has the real engine: all of them use the same names.
+// engineTurn is whose turn it is: all tests use the same names, so one at a time
+// has the real engine.
 var engineTurn sync.Mutex
 
 const realImage = "boxkeeper-test:stand"
@@ -72,10 +74,12 @@ func realPlace(t *testing.T, kind docker.SuspendKind) *place {
 	engineTurn.Lock()
 	t.Cleanup(engineTurn.Unlock)
 	p := &place{api: dial(t, host), opts: docker.Options{
-		Host: host, Boxd: []string{filepath.Join(dir, "boxd")}, DefaultImage: realImage, Suspend: kind,
+		Host: host, Boxd: []string{filepath.Join(dir, "stand")}, DefaultImage: realImage, Suspend: kind,
 		Pull: docker.PullNever, StopTimeout: 10 * time.Second,
 	}}
-	p.importImage(t, realImage, filepath.Join(dir, "stand"))
+	if _, err := p.api.ImageInspect(t.Context(), realImage); errdefs.IsNotFound(err) {
+		p.importImage(t, realImage, filepath.Join(dir, "stand"))
+	}
 	p.sweep(t)
 	t.Cleanup(func() { p.sweep(t) })
 	return p
@@ -156,6 +160,7 @@ func get(t *testing.T, url, key string) (status int, body string) {
 func TestALifeRealDocker(t *testing.T) {
 	t.Parallel()
 	p := realPlace(t, docker.SuspendPause)
+	p.opts.Boxd[0] = filepath.Join(filepath.Dir(p.opts.Boxd[0]), "boxd") // the suite is content with less
 	d := p.driver(t, installation)
 	ref := made(t, d, "life")
 	at := func() string {

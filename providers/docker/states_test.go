@@ -136,6 +136,39 @@ func (p *place) kill2failed(t *testing.T, d *docker.Driver, ref box.Ref) {
 	require.Equal(t, box.PhaseFailed, phase(t, d, ref))
 }
 
+// What a box did to its own files is in nobody's way.
+func TestAnIntentThatCannotBeRead(t *testing.T) {
+	t.Parallel()
+	p := newFake(t, docker.SuspendStop)
+	d := p.driver(t, installation)
+	ref := made(t, d, "unread")
+	_, err := d.Suspend(t.Context(), ref)
+	require.NoError(t, err)
+	unread := func() { p.fake.Next("GET", "/archive$", fault500) }
+	unread()
+	_, err = d.Observe(t.Context(), ref)
+	wantClass(t, err, box.ClassUnavailable)
+	unread()
+	found, err := d.List(t.Context(), installation)
+	require.NoError(t, err)
+	require.Equal(t, box.PhaseUnknown, found[0].Observation.Phase, "neither ended nor suspended")
+	unread()
+	_, err = d.Endpoint(t.Context(), ref)
+	wantClass(t, err, box.ClassFailedPrecondition)
+	unread()
+	seen, err := d.Suspend(t.Context(), ref)
+	require.NoError(t, err)
+	require.Equal(t, box.PhaseSuspended, seen.Phase)
+	unread()
+	_, err = d.Resume(t.Context(), ref, start())
+	require.NoError(t, err)
+	p.kill(t, ref.Name)
+	unread()
+	_, err = d.Delete(t.Context(), ref)
+	require.NoError(t, err)
+	require.Empty(t, p.left(t, ref))
+}
+
 // A box that was killed while it was paused has its files and no memory.
 func TestKilledWhilePaused(t *testing.T) {
 	t.Parallel()
