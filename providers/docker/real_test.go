@@ -46,9 +46,13 @@ var programs = sync.OnceValues(func() (string, error) {
 
 func TestMain(m *testing.M) {
 	code := m.Run()
-	if os.Getenv(dockerVariable) != "" {
+	if host := os.Getenv(dockerVariable); host != "" {
 		if dir, err := programs(); err == nil {
 			_ = os.RemoveAll(dir)
+		}
+		if api, err := client.New(client.WithHost(host)); err == nil {
+			_, _ = api.ImageRemove(context.Background(), realImage, client.ImageRemoveOptions{}) //nolint:forbidigo // after all tests
+			_ = api.Close()
 		}
 	}
 	os.Exit(code)
@@ -210,7 +214,8 @@ func TestALifeRealDocker(t *testing.T) {
 	require.NoError(t, err)
 	_, err = d.Deepen(t.Context(), ref)
 	require.NoError(t, err)
-	_, err = p.api.ContainerPrune(t.Context(), client.ContainerPruneOptions{})
+	// The engine may be somebody's own: only what is ours is pruned.
+	_, err = p.api.ContainerPrune(t.Context(), client.ContainerPruneOptions{Filters: make(client.Filters).Add("label", prefix+"installation="+installation)})
 	require.NoError(t, err)
 	require.Equal(t, box.PhaseFailed, phase(t, d, ref))
 	again, err := d.Resume(t.Context(), ref, start())
@@ -223,6 +228,35 @@ func TestALifeRealDocker(t *testing.T) {
 	_, err = d.Delete(t.Context(), ref)
 	require.NoError(t, err)
 	require.Empty(t, p.left(t, ref))
+}
+
+// An image may run as a user that may write nowhere.
+func TestAUserWithoutRightsRealDocker(t *testing.T) {
+	t.Parallel()
+	p := realPlace(t, docker.SuspendStop)
+	dir := filepath.Dir(p.opts.Boxd[0])
+	p.opts.Boxd[0] = filepath.Join(dir, "boxd")
+	p.opts.DefaultImage = "boxkeeper-test:user"
+	p.importImage(t, p.opts.DefaultImage, filepath.Join(dir, "stand"), "USER 65532:65532")
+	t.Cleanup(func() {
+		_, _ = p.api.ImageRemove(context.WithoutCancel(t.Context()), p.opts.DefaultImage, client.ImageRemoveOptions{Force: true})
+	})
+	d := p.driver(t, installation)
+	ref := made(t, d, "user")
+	t.Cleanup(func() { _, _ = d.Delete(context.WithoutCancel(t.Context()), ref) })
+	for range 2 {
+		await(t, "the box serves", func() bool {
+			at, err := d.Endpoint(t.Context(), ref)
+			require.NoError(t, err)
+			status, _ := get(t, at.URL+"/api/conversations/search", "secret-session-77aa")
+			return status == http.StatusOK
+		})
+		p.tellsNoSecret(t, ref)
+		_, err := d.Suspend(t.Context(), ref)
+		require.NoError(t, err)
+		_, err = d.Resume(t.Context(), ref, start())
+		require.NoError(t, err)
+	}
 }
 
 // published is the address of the box's port, also of one that is paused.
