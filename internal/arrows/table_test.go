@@ -32,9 +32,11 @@ var layers = []layer{
 	{"catalogue", "providers/all", "domain driver portable provider", zap},
 	// A provider never imports another one: what two of them share goes to
 	// the portable type, or to a package of its own with its own row here.
+	{"provider", "providers/docker", "domain driver", "github.com/moby/moby github.com/containerd/errdefs " + zap},
 	{"provider", "providers/digitalocean", "domain driver http-driver", "github.com/digitalocean/godo github.com/gorilla/websocket go.yaml.in/yaml/v3"},
 	{"provider", "providers/*", "domain driver http-driver", "golang.org/x " + zap},
 	// A fake of a provider's service speaks HTTP and knows nothing of ours.
+	{"service-fake", "providers/docker/dockertest", "", "github.com/moby"},
 	{"service-fake", "providers/runtimeapi/runtimeapitest", "", ""},
 	{"service-fake", "providers/digitalocean/digitaloceantest", "", "github.com/gorilla/websocket go.yaml.in/yaml/v3"},
 
