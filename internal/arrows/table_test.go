@@ -70,7 +70,7 @@ var layers = []layer{
 	{
 		"cli", "internal/cli",
 		"domain driver portable catalogue provider agentserver in-box exports notices activities workflows workers config telemetry",
-		"go.temporal.io/sdk go.temporal.io/api github.com/spf13/cobra github.com/spf13/pflag golang.org/x/sys golang.org/x/term google.golang.org/protobuf google.golang.org/grpc " + zap,
+		"go.temporal.io/sdk go.temporal.io/api github.com/docker/go-units github.com/spf13/cobra github.com/spf13/pflag golang.org/x/sys golang.org/x/term google.golang.org/protobuf google.golang.org/grpc " + zap,
 	},
 	{"e2e", "internal/e2e", "domain", ""}, // its non-test files; the tests reach everything
 

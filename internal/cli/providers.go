@@ -7,6 +7,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"strings"
 
 	"go.uber.org/zap"
 
@@ -15,45 +16,52 @@ import (
 	"github.com/openhands/boxkeeper/internal/telemetry"
 	"github.com/openhands/boxkeeper/providers"
 	"github.com/openhands/boxkeeper/providers/all"
-	"github.com/openhands/boxkeeper/providers/local"
 )
 
-// openProviders opens every configured instance.
-func openProviders(cfg config.Config, here config.Installation, logger *zap.Logger) ([]*providers.Provider, error) {
+// openProviders opens every configured instance. One without credentials is not
+// served, and off says so, a line for each; it is an error where none is left.
+func openProviders(cfg config.Config, here config.Installation, logger *zap.Logger, redactor *telemetry.Redactor) (opened []*providers.Provider, off []string, err error) {
 	keys, err := providers.NewKeySource(here.Secret)
 	if err != nil {
-		return nil, err
+		return nil, nil, err
 	}
-	var out []*providers.Provider
 	for _, p := range cfg.Providers {
-		settings, err := settingsOf(p)
-		if err != nil {
-			return nil, err
+		settings, err := settingsOf(cfg, p, logger.With(zap.String("provider", p.Name)), redactor)
+		if box.ClassOf(err) == box.ClassNotFound {
+			off = append(off, "provider "+p.Name+" is off: "+err.Error())
+			continue
 		}
-		settings.Local.Logger = telemetry.Slog(logger.With(zap.String("provider", p.Name)))
+		if err != nil {
+			return nil, nil, err
+		}
 		instance, err := all.Open(p.Name, p.Driver, settings, &providers.Options{Installation: here.ID, Keys: keys})
 		if err != nil {
-			return nil, err
+			return nil, nil, err
 		}
-		out = append(out, instance)
+		opened = append(opened, instance)
 	}
-	return out, nil
+	if len(opened) == 0 && len(off) > 0 {
+		return nil, nil, box.Errorf(box.ClassFailedPrecondition, "no provider instance is left to serve: %s", strings.Join(off, "; "))
+	}
+	return opened, off, nil
 }
 
-// settingsOf are the settings of an instance. Boxes of a local one run this
-// very program as boxd.
-func settingsOf(p config.Provider) (all.Settings, error) {
-	self, err := os.Executable()
+// settingsOf are the settings of an instance, with its credentials, which redactor
+// masks from then on. NotFound: it has none.
+func settingsOf(cfg config.Config, p config.Provider, logger *zap.Logger, redactor *telemetry.Redactor) (all.Settings, error) {
+	settings, err := rowSettings(p)
 	if err != nil {
-		return all.Settings{}, box.Errorf(box.ClassInternal, "find the path of this program, which boxes run: %w", err)
+		return settings, err
 	}
-	kind := local.SuspendStop
-	if p.Suspend == "freeze" {
-		kind = local.SuspendFreeze
+	secret, err := cfg.ProviderSecret(p)
+	if err != nil {
+		return settings, err
 	}
-	return all.Settings{Local: local.Options{
-		Dir: p.Dir, Command: []string{self, "boxd"}, AgentServer: p.AgentServer, Suspend: kind,
-	}}, nil
+	redactor.Add(secret)
+	settings.RuntimeAPI.APIKey, settings.DigitalOcean.Token = secret, secret
+	log := telemetry.Slog(logger)
+	settings.Local.Logger, settings.Docker.Logger, settings.RuntimeAPI.Logger, settings.DigitalOcean.Logger = log, log, log, log
+	return settings, nil
 }
 
 // capabilities returns the row of a configured instance, and an empty one, of
@@ -68,11 +76,11 @@ func (a *Shared) capabilities(name string) (box.Capabilities, error) {
 	if !ok {
 		return box.Capabilities{}, nil
 	}
-	settings, err := settingsOf(p)
+	settings, err := rowSettings(p)
 	if err != nil {
 		return box.Capabilities{}, err
 	}
-	return local.Row(settings.Local), nil
+	return all.Row(p.Driver, settings), nil
 }
 
 // checkProviders asks each instance where it is. It makes no key and no
@@ -86,14 +94,20 @@ func (a *Shared) checkProviders(ctx context.Context, cfg config.Config, out *che
 	there := cfg
 	there.Providers = nil
 	for _, p := range cfg.Providers {
-		checkAgentServer(p, out)
-		if _, err := os.Stat(p.Dir); errors.Is(err, fs.ErrNotExist) {
-			out.warn("provider "+p.Name, "there is no directory %s yet; the first worker makes it", p.Dir)
+		if p.Dir != "" {
+			checkAgentServer(p, out)
+			if _, err := os.Stat(p.Dir); errors.Is(err, fs.ErrNotExist) {
+				out.warn("provider "+p.Name, "there is no directory %s yet; the first worker makes it", p.Dir)
+				continue
+			}
+		}
+		if _, err := settingsOf(cfg, p, zap.NewNop(), &telemetry.Redactor{}); box.ClassOf(err) == box.ClassNotFound {
+			out.warn("provider "+p.Name, "it is off: %v", err)
 			continue
 		}
 		there.Providers = append(there.Providers, p)
 	}
-	opened, err := openProviders(there, here, zap.NewNop())
+	opened, _, err := openProviders(there, here, zap.NewNop(), &telemetry.Redactor{})
 	if err != nil {
 		out.fail("providers", err)
 		return
@@ -136,8 +150,8 @@ func findAgentServer(p config.Provider) error {
 func AgentServerProblems(cfg config.Config) []string {
 	var out []string
 	for _, p := range cfg.Providers {
-		if len(p.AgentServer) == 0 || !filepath.IsAbs(p.AgentServer[0]) {
-			continue
+		if p.Dir == "" || len(p.AgentServer) == 0 || !filepath.IsAbs(p.AgentServer[0]) {
+			continue // elsewhere it is found in the box
 		}
 		if err := findAgentServer(p); err != nil {
 			out = append(out, "agent-server of "+p.Name+": "+err.Error())

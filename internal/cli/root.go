@@ -185,14 +185,20 @@ func args(names string, least, most int) cobra.PositionalArgs {
 	}
 }
 
-// Config returns the configuration in force: file, environment, flags.
-func (a *Shared) Config() (config.Config, error) {
+// Config returns the configuration in force: file, environment, flags. With
+// instances it has only those; see [config.Load].
+func (a *Shared) Config(instances ...string) (config.Config, error) {
 	return config.Load(a.configFile, func(name string) (string, bool) {
 		if name == "BOXKEEPER_DATA" && a.dataDir != "" {
 			return a.dataDir, true
 		}
 		return a.env.lookup(name)
-	})
+	}, instances...)
+}
+
+// BindProviders adds the flag that says which instances are served.
+func BindProviders(c *cobra.Command, only *[]string) {
+	c.Flags().StringArrayVar(only, "provider", nil, "serve only this configured instance, or this driver as its environment configures it: "+strings.Join(config.Drivers(), ", ")+" (repeat; default all that are configured)")
 }
 
 // boxCommand holds what is done with one workspace.

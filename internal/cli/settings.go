@@ -2,6 +2,8 @@ package cli
 
 import (
 	"encoding/json"
+	"maps"
+	"slices"
 	"strconv"
 	"strings"
 
@@ -38,6 +40,8 @@ type instance struct {
 	Dir         string   `json:"dir,omitzero"`
 	Suspend     string   `json:"suspend,omitzero"`
 	AgentServer []string `json:"agent_server,omitempty"`
+	// Settings are the further ones that were given, by their names.
+	Settings map[string]string `json:"settings,omitempty"`
 }
 
 // webhook is one receiver. Its URL is shown without the query, which may hold a
@@ -78,7 +82,7 @@ func (a *Shared) configCommand() *cobra.Command {
 			Address: temporal.HostPort, Namespace: temporal.Namespace,
 		}
 		for _, p := range cfg.Providers {
-			now.Providers = append(now.Providers, instance{p.Name, p.Driver, p.Dir, p.Suspend, p.AgentServer})
+			now.Providers = append(now.Providers, instance{p.Name, p.Driver, p.Dir, p.Suspend, p.AgentServer, p.Set})
 		}
 		for _, w := range cfg.Webhooks {
 			now.Webhooks = append(now.Webhooks, webhook{w.Name, w.Address(), w.Keys, w.Events, w.PlainHTTP})
@@ -108,6 +112,11 @@ func (p *page) inForce(now inForce) {
 		p.linef("webhook %s: %s, key %s%s", w.Name, printable(w.Address), printable(strings.Join(w.Keys, " and ")), ifText(", takes ", eventList(w.Events)))
 	}
 	for _, i := range now.Providers {
-		p.linef("provider %s: driver %s, suspend %s, boxes in %s%s", i.Name, i.Driver, i.Suspend, printable(i.Dir), ifText(", agent-server ", printable(strings.Join(i.AgentServer, " "))))
+		var more strings.Builder
+		for _, name := range slices.Sorted(maps.Keys(i.Settings)) {
+			more.WriteString(", " + name + " " + printable(i.Settings[name]))
+		}
+		p.linef("provider %s: driver %s%s%s%s%s", i.Name, i.Driver, ifText(", suspend ", i.Suspend), ifText(", boxes in ", printable(i.Dir)),
+			ifText(", agent-server ", printable(strings.Join(i.AgentServer, " "))), more.String())
 	}
 }

@@ -7,6 +7,7 @@ import (
 	"errors"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"time"
 
@@ -34,33 +35,15 @@ func (a *Shared) workerCommand() *cobra.Command {
 			"what does not end by then is done again by the next worker. Any number of workers may run, with the same installation secret and export store.",
 		Example: "  TEMPORAL_ADDRESS=temporal.internal:7233 boxkeeper worker --data /var/lib/boxkeeper",
 	}
-	c.Flags().StringArrayVar(&only, "provider", nil, "serve only this configured instance (repeat; default all)")
+	BindProviders(c, &only)
 	c.RunE = func(c *cobra.Command, _ []string) error {
-		cfg, err := a.Config()
+		cfg, err := a.Config(only...)
 		if err != nil {
-			return err
-		}
-		if cfg.Providers, err = chosen(cfg.Providers, only); err != nil {
 			return err
 		}
 		return a.work(c.Context(), c, cfg)
 	}
 	return c
-}
-
-func chosen(all []config.Provider, only []string) ([]config.Provider, error) {
-	if len(only) == 0 {
-		return all, nil
-	}
-	var out []config.Provider
-	for _, name := range only {
-		p, ok := config.Config{Providers: all}.Provider(name)
-		if !ok {
-			return nil, box.Invalidf("provider", "no instance %q is configured; \"boxkeeper config\" lists them", printable(name))
-		}
-		out = append(out, p)
-	}
-	return out, nil
 }
 
 // Parts are what the workers of one process stand on. Close them after the
@@ -70,6 +53,7 @@ type Parts struct {
 	Metrics      *telemetry.Metrics
 	Installation config.Installation
 	Providers    []*providers.Provider
+	Off          []string // of instances that are configured and not served: which, and why
 	Store        *exports.Store
 	Notices      *notices.Outlet
 	// Secret resolves references of specs; what it finds is masked in the log.
@@ -116,7 +100,7 @@ func (a *Shared) OpenParts(ctx context.Context, cfg config.Config) (_ *Parts, er
 			err = errors.Join(err, p.Close(context.WithoutCancel(ctx)))
 		}
 	}()
-	if p.Providers, err = openProviders(cfg, p.Installation, p.Logger); err != nil {
+	if p.Providers, p.Off, err = openProviders(cfg, p.Installation, p.Logger, redactor); err != nil {
 		return nil, err
 	}
 	if p.Metrics, err = telemetry.NewMetrics(); err != nil {
@@ -242,8 +226,8 @@ func (a *Shared) work(ctx context.Context, c *cobra.Command, cfg config.Config) 
 		return err
 	}
 	parts.Logger.Info("workers are up", zap.String("temporal", s.address), zap.String("namespace", s.namespace),
-		zap.String("installation", parts.Installation.ID), zap.String("exports", cfg.Exports), zap.Strings("providers", instanceNames(cfg)))
-	for _, text := range AgentServerProblems(cfg) {
+		zap.String("installation", parts.Installation.ID), zap.String("exports", cfg.Exports), zap.Strings("providers", instanceNames(parts.Providers)))
+	for _, text := range slices.Concat(parts.Off, AgentServerProblems(cfg)) {
 		parts.Logger.Warn(text)
 	}
 	var failed error
@@ -257,10 +241,10 @@ func (a *Shared) work(ctx context.Context, c *cobra.Command, cfg config.Config) 
 	return failed
 }
 
-func instanceNames(cfg config.Config) []string {
+func instanceNames(served []*providers.Provider) []string {
 	var out []string
-	for _, p := range cfg.Providers {
-		out = append(out, p.Name)
+	for _, p := range served {
+		out = append(out, p.Name())
 	}
 	return out
 }

@@ -179,34 +179,83 @@ func (v *values) checkSpecs(c Config) error {
 func (v *values) instance(name, data string) (Provider, error) {
 	given := v.named[sectionProviders][name]
 	field := func(setting string) string { return v.namedField(sectionProviders, name, setting) }
-	p := Provider{Name: name, Driver: driverLocal, AgentServer: given[settingAgentServer].list}
-	if g, ok := given[settingDriver]; ok {
+	p := Provider{Name: name, Driver: name, AgentServer: given[SettingAgentServer].list}
+	if g, ok := given[SettingDriver]; ok {
 		p.Driver = g.text
-	} else if name != defaultProvider {
-		return p, box.Invalidf(field(settingDriver), "is not set; name the driver of the instance, such as driver = %q", driverLocal)
+	} else if !slices.Contains(Drivers(), name) {
+		return p, box.Invalidf(field(SettingDriver), "is not set; name the driver of the instance, such as driver = %q", DriverLocal)
 	}
-	if p.Driver != driverLocal {
-		return p, box.Invalidf(field(settingDriver), "%q is not a driver of this program; it has %q", printable(p.Driver), driverLocal)
+	if !slices.Contains(Drivers(), p.Driver) {
+		return p, box.Invalidf(field(SettingDriver), "%q is not a driver of this program; it has %s", printable(p.Driver), strings.Join(Drivers(), ", "))
 	}
-	p.Dir, p.Suspend = filepath.Join(data, "boxes", name), "stop"
-	if g, ok := given[settingDir]; ok {
+	for _, setting := range slices.Sorted(maps.Keys(given)) {
+		row, _, _ := settingByKey(sectionProviders + "." + name + "." + setting)
+		if len(row.Drivers) > 0 && !slices.Contains(row.Drivers, p.Driver) {
+			return p, box.Invalidf(field(setting), "is no setting of driver %s but of %s; take it out, or change the driver", p.Driver, strings.Join(row.Drivers, ", "))
+		}
+		if err := row.check(field(setting), given[setting].text); err != nil {
+			return p, err
+		}
+		switch setting {
+		case SettingDriver, SettingDir, SettingSuspend, SettingAgentServer:
+		default:
+			if p.Set == nil {
+				p.Set = map[string]string{}
+			}
+			p.Set[setting] = given[setting].text
+		}
+	}
+	if p.Driver == DriverLocal {
+		p.Dir = filepath.Join(data, "boxes", name)
+	}
+	if g, ok := given[SettingDir]; ok {
 		p.Dir = filepath.Clean(g.text)
 	}
-	if g, ok := given[settingSuspend]; ok {
-		p.Suspend = g.text
+	return p, v.instanceRuns(&p, given, field)
+}
+
+// check refuses a value of an instance that is not of its kind.
+func (s Setting) check(field, text string) error {
+	if len(s.words) > 0 && !slices.Contains(s.words, text) {
+		return box.Invalidf(field, "%q is not known; use %s", printable(text), s.Form)
 	}
-	if p.Suspend != "stop" && p.Suspend != "freeze" {
-		return p, box.Invalidf(field(settingSuspend), "%q is not a way to suspend; use \"stop\" or \"freeze\"", printable(p.Suspend))
+	switch s.kind {
+	case kindSecret: // the value is not repeated: it may be the secret itself
+		if _, _, err := splitRef(text); err != nil {
+			return box.Invalidf(field, "%s", refForms)
+		}
+	case kindNumber:
+		if n, err := strconv.Atoi(text); err != nil || n < 1 {
+			return box.Invalidf(field, "%q is not a number from 1 on", printable(text))
+		}
+	case kindDuration:
+		_, err := box.ParseDuration(field, text)
+		return err
+	case kindText, kindPath, kindList:
+	}
+	return nil
+}
+
+// instanceRuns checks how the boxes of an instance run and are suspended.
+func (v *values) instanceRuns(p *Provider, given map[string]value, field func(string) string) error {
+	if suspend, _, _ := settingByKey(p.Field(SettingSuspend)); slices.Contains(suspend.Drivers, p.Driver) {
+		p.Suspend = SuspendStop
+	}
+	if g, ok := given[SettingSuspend]; ok {
+		p.Suspend = g.text
+		if p.Suspend != SuspendStop && p.Suspend != SuspendFreeze {
+			return box.Invalidf(field(SettingSuspend), "%q is not a way to suspend; use %q or %q", printable(p.Suspend), SuspendStop, SuspendFreeze)
+		}
 	}
 	if p.AgentServer != nil && len(p.AgentServer) == 0 {
-		return p, box.Invalidf(field(settingAgentServer), "is empty; leave it out, or give the command and its arguments")
+		return box.Invalidf(field(SettingAgentServer), "is empty; leave it out, or give the command and its arguments")
 	}
 	for _, arg := range p.AgentServer {
 		if strings.ContainsRune(arg, 0) || p.AgentServer[0] == "" {
-			return p, box.Invalidf(field(settingAgentServer), "holds an empty command or a NUL byte")
+			return box.Invalidf(field(SettingAgentServer), "holds an empty command or a NUL byte")
 		}
 	}
-	return p, nil
+	return nil
 }
 
 // namedField names a setting of an instance or a webhook as the person wrote it.
@@ -222,7 +271,7 @@ func (v *values) namedField(section, name, setting string) string {
 func checkDirs(providers []Provider) error {
 	for i, a := range providers {
 		for _, b := range providers[:i] {
-			if within(a.Dir, b.Dir) || within(b.Dir, a.Dir) {
+			if a.Dir != "" && b.Dir != "" && (within(a.Dir, b.Dir) || within(b.Dir, a.Dir)) {
 				return box.Invalidf("providers."+a.Name+".dir", "%s overlaps with the directory of instance %q; give each its own", a.Dir, b.Name)
 			}
 		}

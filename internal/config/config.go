@@ -19,6 +19,11 @@ const (
 	// ListenOff is the listen setting that serves nothing.
 	ListenOff = "off"
 
+	// SuspendStop and SuspendFreeze are the ways to suspend a box: its processes
+	// end, or stay in memory.
+	SuspendStop   = "stop"
+	SuspendFreeze = "freeze"
+
 	// FileName is the name of the configuration file that is read from the data
 	// directory when no other is named.
 	FileName = "boxkeeper.toml"
@@ -27,7 +32,6 @@ const (
 	idFile          = "installation.id"
 	credentialsDir  = "credentials"
 	defaultProvider = "local"
-	driverLocal     = "local"
 )
 
 // Config is everything that can be set, with defaults filled in and paths
@@ -80,20 +84,32 @@ type Log struct {
 type Provider struct {
 	Name   string
 	Driver string
-	// Dir is where the boxes of a local instance are.
+	// Dir is where the boxes of a local instance are; empty for other drivers.
 	Dir string
-	// Suspend is how a local instance suspends: "stop" or "freeze".
+	// Suspend is how the instance suspends, where there is a choice: "stop" or
+	// "freeze".
 	Suspend string
 	// AgentServer is the command of the agent-server in a box; empty runs the
 	// built-in server, which serves histories only.
 	AgentServer []string
+	// Set are the further settings that were given, by their names. They hold
+	// references to secrets, never a secret.
+	Set map[string]string
+}
+
+// Field names a setting of the instance, for an error.
+func (p Provider) Field(setting string) string {
+	return sectionProviders + "." + p.Name + "." + setting
 }
 
 // Load reads file, then the environment, which wins. An empty file means the
 // one that BOXKEEPER_CONFIG names, else boxkeeper.toml in the data directory if
 // it is there. Relative paths in a file count from the file's directory, others
-// from the working directory. Every error is Invalid and names the setting.
-func Load(file string, env Lookup) (Config, error) {
+// from the working directory. When instances are named, those are all that the
+// configuration has: one that the file does not describe is of the driver of
+// that name, with what the environment says. Every error is Invalid and names
+// the setting.
+func Load(file string, env Lookup, instances ...string) (Config, error) {
 	if env == nil {
 		env = func(string) (string, bool) { return "", false }
 	}
@@ -109,6 +125,9 @@ func Load(file string, env Lookup) (Config, error) {
 		if err := values.fromFile(path, found); err != nil {
 			return Config{}, err
 		}
+	}
+	if err := values.only(instances); err != nil {
+		return Config{}, err
 	}
 	// Names of instances and webhooks are known now, so that their variables can be asked
 	// for.

@@ -19,6 +19,9 @@ Settings come from one TOML file and from environment variables, which win. The 
 `)
 	for _, s := range Settings() {
 		fmt.Fprintf(&b, "## `%s`\n\n%s\n\n", strings.ReplaceAll(s.Key, "*", "NAME"), s.What)
+		if len(s.Drivers) > 0 {
+			fmt.Fprintf(&b, "* of instances of: %s\n", strings.Join(s.Drivers, ", "))
+		}
 		fmt.Fprintf(&b, "* environment: `%s`\n* form: %s\n* default: `%s`\n* when to change it: %s\n\n", s.Env, s.Form, s.Default, s.When)
 	}
 	b.WriteString(stores)
@@ -27,7 +30,7 @@ Settings come from one TOML file and from environment variables, which win. The 
 		"* `env:NAME`: an environment variable of the worker.\n" +
 		"* `file:/absolute/path`: a file on the worker's machine, at most 64 KiB; one newline at its end is taken off.\n" +
 		"* `credential:NAME`: the file NAME in the directory `" + credentialsDir + "` of the data directory; it must be closed to other users (`chmod 600`).\n\n" +
-		"Specs can never name the variables `BOXKEEPER_*` and `TEMPORAL_*`, files in the data directory, the installation secret, the key of a webhook, an identity of the encryption, and `AWS_*` where the export store is `s3://`.\n\n" +
+		"Specs can never name the variables `BOXKEEPER_*` and `TEMPORAL_*`, files in the data directory, the installation secret, the key of a webhook, the credentials of a provider, an identity of the encryption, and `AWS_*` where the export store is `s3://`.\n\n" +
 		"The id of an installation is derived from its secret and is recorded as `" + idFile + "` in the data directory. When the secret is missing or another one later, nothing starts: a new secret could not reach the boxes that exist.\n\n" +
 		"## Example\n\n```toml\n" + Example + "```\n")
 	return b.String()

@@ -192,6 +192,14 @@ func (c Config) ownSecrets() []string {
 	for _, w := range c.Webhooks {
 		own = append(own, w.Keys...)
 	}
+	for _, p := range c.Providers {
+		own = append(own, p.credentials()...)
+	}
+	// Those of the instances that other workers serve may stand in the same environment.
+	for _, driver := range Drivers() {
+		known, _ := credentialOf(driver)
+		own = append(own, known.defaults...)
+	}
 	return own
 }
 

@@ -2,6 +2,7 @@ package config
 
 import (
 	"fmt"
+	"slices"
 	"strconv"
 	"strings"
 
@@ -21,8 +22,12 @@ type Setting struct {
 	// What says what it does, When says when to change it.
 	What string `json:"what"`
 	When string `json:"when_to_change"`
+	// Drivers are those whose instances have the setting; none where it is no
+	// instance's, or every instance's.
+	Drivers []string `json:"drivers,omitempty"`
 
-	kind kind
+	kind  kind
+	words []string // all that it can be, where that is so
 }
 
 // kind is the type of a setting's value.
@@ -33,6 +38,8 @@ const (
 	kindPath
 	kindList // of texts; in the environment a JSON array
 	kindNumber
+	kindSecret // a reference to one
+	kindDuration
 )
 
 // Keys of the settings outside of instances.
@@ -54,10 +61,6 @@ const (
 	sectionWebhooks  = "webhooks"
 
 	instancePrefix      = sectionProviders + ".*."
-	settingDriver       = "driver"
-	settingDir          = "dir"
-	settingSuspend      = "suspend"
-	settingAgentServer  = "agent_server"
 	instancePlaceholder = "<NAME>"
 
 	webhookPrefix    = sectionWebhooks + ".*."
@@ -69,7 +72,7 @@ const (
 
 // Settings returns every setting in the order of the reference.
 func Settings() []Setting {
-	return []Setting{
+	return append([]Setting{
 		{
 			Key: settingData, Env: "BOXKEEPER_DATA", Default: DefaultDataDir, Form: "directory", kind: kindPath,
 			What: "Where this machine keeps what it writes: keys, boxes of local instances, the engine's data file, exports unless `exports` says otherwise.",
@@ -131,26 +134,12 @@ func Settings() []Setting {
 			What: "Which files of a worker's machine a spec may refer to as file:PATH. An empty list allows none.",
 			When: "Always, when people who create workspaces may not read every file that the worker can read.",
 		},
-		{
-			Key: instancePrefix + settingDriver, Env: instanceEnv(sectionProviders, instancePlaceholder, settingDriver), Default: "local", Form: "name of a driver",
-			What: "Which driver serves the instance. Without any instance in the file there is one called local.",
-			When: "To add an instance: `[providers.NAME]` with its driver.",
-		},
-		{
-			Key: instancePrefix + settingDir, Env: instanceEnv(sectionProviders, instancePlaceholder, settingDir), Default: "<data>/boxes/NAME", Form: "directory", kind: kindPath,
-			What: "Local driver: where the boxes are, one directory each.",
-			When: "When boxes need another disk. Never while boxes exist.",
-		},
-		{
-			Key: instancePrefix + settingSuspend, Env: instanceEnv(sectionProviders, instancePlaceholder, settingSuspend), Default: "stop", Form: "stop or freeze",
-			What: "Local driver: stop ends the processes of a suspended box and keeps its files; freeze keeps its memory too, until the machine restarts.",
-			When: "When resumes must go on in the middle of what ran: freeze.",
-		},
-		{
-			Key: instancePrefix + settingAgentServer, Env: instanceEnv(sectionProviders, instancePlaceholder, settingAgentServer), Default: "none", Form: "list: the command and its arguments", kind: kindList,
-			What: "Local driver: the agent-server that runs in each box. Without one a box serves histories from disk and can't run agents.",
-			When: "For real work: the command of an OpenHands agent-server.",
-		},
+	}, slices.Concat(instanceSettings(), webhookSettings())...)
+}
+
+// webhookSettings are the settings of a receiver.
+func webhookSettings() []Setting {
+	return []Setting{
 		{
 			Key: webhookPrefix + settingURL, Env: instanceEnv(sectionWebhooks, instancePlaceholder, settingURL), Default: "none", Form: "URL, https://host/path",
 			What: "Who is told of notices and lifecycle events, as signed CloudEvents; see docs/events.md. There can be " + strconv.Itoa(maxWebhooks) + ". The one called " + defaultWebhook + " can be set by the environment alone. Every worker of an installation has the same webhooks. The URL may hold a token in its query, which is shown nowhere; a user or password in it is refused. Redirects are not followed.",

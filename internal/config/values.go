@@ -73,6 +73,20 @@ func (v *values) fromEnv(env Lookup) error {
 	return nil
 }
 
+// only leaves the named instances, all when none is named.
+func (v *values) only(instances []string) error {
+	for _, name := range instances {
+		if v.named[sectionProviders][name] == nil && !slices.Contains(Drivers(), name) {
+			return box.Invalidf("provider", "no instance %q is configured, and no driver is called so; \"config\" lists the instances, and the drivers are %s", printable(name), strings.Join(Drivers(), ", "))
+		}
+		v.at(sectionProviders, name)
+	}
+	if len(instances) > 0 {
+		maps.DeleteFunc(v.named[sectionProviders], func(name string, _ map[string]value) bool { return !slices.Contains(instances, name) })
+	}
+	return nil
+}
+
 // namedFromEnv takes the variables of the names that are known: those of the
 // file, the default instance when there is no other, and the webhook that the
 // environment alone can set.

@@ -23,6 +23,7 @@ import (
 	"github.com/openhands/boxkeeper/internal/config"
 	"github.com/openhands/boxkeeper/internal/engine"
 	"github.com/openhands/boxkeeper/internal/telemetry"
+	"github.com/openhands/boxkeeper/providers"
 	"github.com/openhands/boxkeeper/workers"
 )
 
@@ -37,6 +38,7 @@ type flags struct {
 	port, uiPort      int
 	noUI              bool
 	noDemo, noWorkers bool
+	providers         []string // that are served; all that are configured when none is named
 }
 
 // Root returns the command tree of boxkeeperd. Run it with cli.Execute.
@@ -59,6 +61,7 @@ goes to standard error.`,
 	shared = cli.Adopt(root, env)
 	bindEngine(root, &f)
 	root.Flags().BoolVar(&f.noDemo, "no-demo", false, "do not make the demo box")
+	cli.BindProviders(root, &f.providers)
 	root.Flags().BoolVar(&f.noWorkers, "no-workers", false, "run the engine only; start workers with \"boxkeeper worker\"")
 	root.AddCommand(demoCommand(shared), backupCommand(shared), restoreCommand(shared))
 	return root
@@ -136,7 +139,7 @@ func start(ctx context.Context, shared *cli.Shared, cfg config.Config, o nodeOpt
 	}
 	if o.timeSkipping {
 		for _, p := range n.parts.Providers {
-			if p.Capabilities().Driver != "local" {
+			if p.Capabilities().Driver != driverLocal {
 				return nil, box.Invalidf("providers."+p.Name(), "time cannot be skipped with a real provider: its clock does not skip")
 			}
 		}
@@ -231,7 +234,7 @@ func (n *node) healthy(context.Context) error {
 // serve runs boxkeeperd until it is told to end.
 func serve(c *cobra.Command, shared *cli.Shared, f flags) error {
 	ctx := c.Context()
-	cfg, err := shared.Config()
+	cfg, err := shared.Config(f.providers...)
 	if err != nil {
 		return err
 	}
@@ -249,7 +252,7 @@ func serve(c *cobra.Command, shared *cli.Shared, f flags) error {
 	lost := n.lost(ctx)
 	announce(out, cfg, n, f)
 	if n.set != nil {
-		for _, text := range cli.AgentServerProblems(cfg) {
+		for _, text := range slices.Concat(n.parts.Off, cli.AgentServerProblems(cfg)) {
 			_, _ = fmt.Fprintf(out, "boxkeeperd: WARNING: %s\n", text)
 		}
 	}
@@ -260,8 +263,8 @@ func serve(c *cobra.Command, shared *cli.Shared, f flags) error {
 	}
 	tellLost(out, lost)
 	// A demo box that was lost is not begun anew: that would take its ledger's word away.
-	if !f.noWorkers && !f.noDemo && !slices.Contains(lost, demoWorkspace) {
-		follow, err := n.demoBox(ctx)
+	if at := n.demoAt(); at != nil && !f.noWorkers && !f.noDemo && !slices.Contains(lost, demoWorkspace) {
+		follow, err := n.demoBox(ctx, at)
 		if err != nil {
 			return err
 		}
@@ -320,17 +323,30 @@ func announce(out io.Writer, cfg config.Config, n *node, f flags) {
 	_, _ = fmt.Fprintln(out, "boxkeeperd: ready; Ctrl-C stops it")
 }
 
-const demoWorkspace = "demo"
+const (
+	demoWorkspace = "demo"
+	driverLocal   = "local"
+)
+
+// demoAt is where the demo box is made: on this machine, where nobody is billed
+// for it; nil where no local instance is served.
+func (n *node) demoAt() *providers.Provider {
+	for _, p := range n.parts.Providers {
+		if p.Capabilities().Driver == driverLocal {
+			return p
+		}
+	}
+	return nil
+}
 
 // demoBox starts the demo box, or finds it. Its id stays closed once it was
 // deleted, like any other.
-func (n *node) demoBox(ctx context.Context) (string, error) {
-	provider := n.parts.Providers[0].Name()
+func (n *node) demoBox(ctx context.Context, at *providers.Provider) (string, error) {
 	spec := box.Spec{
-		Version: box.WireVersion, Workspace: demoWorkspace, Owner: "demo", Provider: provider,
+		Version: box.WireVersion, Workspace: demoWorkspace, Owner: "demo", Provider: at.Name(),
 		Policy: box.Policy{Idle: box.Duration(2 * time.Minute)},
 	}
-	err := create(ctx, n.client, spec, n.parts.Providers[0].Capabilities())
+	err := create(ctx, n.client, spec, at.Capabilities())
 	if box.ClassOf(err) == box.ClassAlreadyExists {
 		return demoWorkspace, nil // of an earlier start; it carries on
 	}

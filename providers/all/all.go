@@ -8,18 +8,25 @@
 package all
 
 import (
+	"errors"
 	"strings"
 
 	"github.com/openhands/boxkeeper/box"
 	"github.com/openhands/boxkeeper/providers"
+	"github.com/openhands/boxkeeper/providers/digitalocean"
+	"github.com/openhands/boxkeeper/providers/docker"
 	"github.com/openhands/boxkeeper/providers/driver"
 	"github.com/openhands/boxkeeper/providers/local"
+	"github.com/openhands/boxkeeper/providers/runtimeapi"
 )
 
 // Settings are what an instance is configured with. Only the part that belongs
 // to its driver is read.
 type Settings struct {
-	Local local.Options
+	Local        local.Options
+	Docker       docker.Options
+	RuntimeAPI   runtimeapi.Options
+	DigitalOcean digitalocean.Options
 }
 
 // Open returns the instance called name of the driver called driverName. It
@@ -28,21 +35,48 @@ func Open(name, driverName string, settings Settings, opts *providers.Options) (
 	if opts == nil {
 		return nil, box.Invalidf("installation", "is not set")
 	}
-	var d driver.Driver
-	switch driverName {
-	case "local":
-		opened, err := local.New(opts.Installation, settings.Local)
-		if err != nil {
-			return nil, box.Errorf(box.ClassOf(err), "open provider %s: %w", name, err)
-		}
-		d = opened
-	default:
-		return nil, box.Invalidf("providers."+name+".driver", "%q is not known; use one of: %s", driverName, strings.Join(names(), ", "))
+	d, err := open(opts.Installation, driverName, settings)
+	if wrong, ok := errors.AsType[*box.Error](err); ok && wrong.Field != "" {
+		return nil, &box.Error{Class: wrong.Class, Field: "providers." + name + "." + wrong.Field, Message: wrong.Message, Err: wrong.Err}
+	}
+	if err != nil {
+		return nil, box.Errorf(box.ClassOf(err), "open provider %s: %w", name, err)
 	}
 	return providers.New(name, d, opts)
 }
 
-func names() []string {
+func open(installation, driverName string, settings Settings) (driver.Driver, error) {
+	switch driverName {
+	case "local":
+		return local.New(installation, settings.Local)
+	case "docker":
+		return docker.New(installation, settings.Docker)
+	case "runtimeapi":
+		return runtimeapi.New(installation, settings.RuntimeAPI)
+	case "digitalocean":
+		return digitalocean.New(installation, settings.DigitalOcean)
+	}
+	return nil, box.Invalidf("driver", "%q is not known; use one of: %s", driverName, strings.Join(Names(), ", "))
+}
+
+// Row returns what an instance of these settings claims, and an empty row, of
+// which nothing is known, for a driver that there is not.
+func Row(driverName string, settings Settings) box.Capabilities {
+	switch driverName {
+	case "local":
+		return local.Row(settings.Local)
+	case "docker":
+		return docker.Row(settings.Docker)
+	case "runtimeapi":
+		return runtimeapi.Row(settings.RuntimeAPI)
+	case "digitalocean":
+		return digitalocean.Row(settings.DigitalOcean)
+	}
+	return box.Capabilities{}
+}
+
+// Names are those of the drivers.
+func Names() []string {
 	var out []string
 	for _, row := range Rows() {
 		if len(out) == 0 || out[len(out)-1] != row.Driver {
@@ -57,5 +91,9 @@ func Rows() []box.Capabilities {
 	return []box.Capabilities{
 		local.Row(local.Options{Suspend: local.SuspendStop}),
 		local.Row(local.Options{Suspend: local.SuspendFreeze}),
+		docker.Row(docker.Options{Suspend: docker.SuspendStop}),
+		docker.Row(docker.Options{Suspend: docker.SuspendPause}),
+		runtimeapi.Row(runtimeapi.Options{}),
+		digitalocean.Row(digitalocean.Options{}),
 	}
 }
