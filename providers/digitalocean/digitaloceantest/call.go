@@ -124,8 +124,25 @@ func (c *call) admit(rt route, status int, tooLong bool) (answer, bool) {
 		return refuse(http.StatusRequestEntityTooLarge, "request body is too large"), true
 	case c.team.NoFeature && rt.op != OpAccount && rt.op != OpPrepayment:
 		return refuse(http.StatusForbidden, "managed agents are not enabled for this team"), true
+	case c.team.Scopes != nil && rt.op != OpAccount && !slices.Contains(c.team.Scopes, c.scope(rt.op)):
+		return answer{
+			status: http.StatusForbidden, body: errors.New("you are not authorized to perform this operation"), edge: true,
+		}, true
 	}
 	return answer{}, false
+}
+
+// scope is what a token needs for the request [specification of July 2026].
+func (c *call) scope(op Op) string {
+	switch {
+	case op == OpPrepayment:
+		return "billing:read"
+	case c.r.Method == http.MethodGet:
+		return "agents:read"
+	case c.r.Method == http.MethodDelete:
+		return "agents:delete"
+	}
+	return "agents:create"
 }
 
 // rate counts the request, and says how long to wait when there were too many.

@@ -2,6 +2,7 @@ package digitaloceantest_test
 
 import (
 	"context"
+	"io"
 	"net/http"
 	"strings"
 	"testing"
@@ -214,9 +215,13 @@ func TestThingsOfTheFuture(t *testing.T) {
 	ses, _, err = c.HostedAgents.GetSession(t.Context(), id)
 	require.NoError(t, err)
 	assert.Empty(t, ses.Status)
-	s.Inject(dot.Fault{Op: dot.OpGet, Status: http.StatusOK, Body: ""})
+	s.Inject(dot.Fault{Op: dot.OpGet, Status: http.StatusOK})
 	_, _, err = c.HostedAgents.GetSession(t.Context(), id)
-	require.Error(t, err)
+	require.ErrorIs(t, err, io.EOF, "an answer without a body")
+	s.Inject(dot.Fault{Op: dot.OpGet, Status: http.StatusNotFound, Body: `{"error":{"code":"not_found","message":"no"}}`})
+	_, _, err = c.HostedAgents.GetSession(t.Context(), id)
+	assert.Equal(t, http.StatusNotFound, code(err))
+	assert.Equal(t, "no", message(err), "a code that is a word")
 }
 
 func TestBothEnvelopes(t *testing.T) {

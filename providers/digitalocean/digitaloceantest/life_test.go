@@ -215,6 +215,12 @@ func TestWhoMayCall(t *testing.T) {
 	_, _, err = client(t, s, "four", "").HostedAgents.ListSessions(t.Context(), nil)
 	assert.Equal(t, http.StatusUnauthorized, code(err))
 	assert.Equal(t, "Unable to authenticate you", message(err))
+	s.SetTeam("one", func(t *digitaloceantest.Team) { t.Scopes = []string{"agents:read"} })
+	assert.Equal(t, "SESSION_STATUS_READY", status(t, one, id))
+	assert.Equal(t, http.StatusForbidden, code(try(one.HostedAgents.PauseSession(t.Context(), id))))
+	assert.Equal(t, http.StatusForbidden, code(try(one.HostedAgents.DestroySession(t.Context(), id))))
+	_, _, err = one.Prepayment.GetStatus(t.Context())
+	assert.Equal(t, http.StatusForbidden, code(err))
 	_, _, err = one.HostedAgents.GetSession(t.Context(), "nothing")
 	assert.Equal(t, http.StatusNotFound, code(err))
 

@@ -254,14 +254,21 @@ func (m *machine) always(t *rapid.T) {
 	if len(audit.Double) > 0 || len(audit.Alive) != live || len(audit.Deleted) != m.deletes {
 		t.Fatalf("audit %+v, with %d live and %d deleted", audit, live, m.deletes)
 	}
+}
+
+// List pages through everything there ever was.
+func (m *machine) List(t *rapid.T) {
 	seen := map[string]bool{}
-	opt := &godo.HostedAgentSessionListOptions{PageSize: 2, Status: "SESSION_STATUS_ALL"}
+	opt := &godo.HostedAgentSessionListOptions{PageSize: rapid.IntRange(1, 4).Draw(t, "size"), Status: "SESSION_STATUS_ALL"}
 	for more := true; more; more = opt.PageToken != "" {
 		list, _, err := m.c.HostedAgents.ListSessions(t.Context(), opt)
 		if err != nil {
 			t.Fatal(err)
 		}
 		for _, ses := range list.Sessions {
+			if seen[ses.SessionID] {
+				t.Fatalf("%s is listed twice", ses.Name)
+			}
 			seen[ses.SessionID] = true
 		}
 		opt.PageToken = list.NextPageToken
@@ -278,7 +285,7 @@ func TestTheStateMachine(t *testing.T) {
 		defer m.s.Close()
 		t.Repeat(map[string]func(*rapid.T){
 			"": m.always, "create": m.Create, "pause": m.Pause, "resume": m.Resume, "delete": m.Delete, "input": m.Input,
-			"update": m.Update, "publish": m.Publish, "balance": m.Balance, "advance": m.Advance,
+			"update": m.Update, "publish": m.Publish, "balance": m.Balance, "list": m.List, "advance": m.Advance,
 		})
 	})
 }

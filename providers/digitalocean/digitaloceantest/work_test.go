@@ -154,7 +154,7 @@ func TestActivity(t *testing.T) {
 
 func TestReadsAreNoUse(t *testing.T) {
 	t.Parallel()
-	s, c := begin(t, dot.Options{Tick: time.Second, AgentServer: echo})
+	s, c := begin(t, dot.Options{Tick: 10 * time.Second, AgentServer: echo})
 	id := running(t, s, c, "oh-one")
 	due := s.IdleAt(id)
 	_, _, err := dial(t, s, id, "8000")
@@ -165,7 +165,7 @@ func TestReadsAreNoUse(t *testing.T) {
 		named(t, c, "oh-one")
 	}
 	assert.False(t, s.Now().Before(opened), "an open tunnel that is quiet is no use either")
-	assert.Less(t, s.Now().Sub(opened), 3*time.Second, "each request moved the clock by a second")
+	assert.Less(t, s.Now().Sub(opened), 30*time.Second, "each request moved the clock by ten seconds")
 }
 
 func TestInputAndWork(t *testing.T) {
