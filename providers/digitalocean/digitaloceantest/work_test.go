@@ -9,6 +9,7 @@ import (
 	"io/fs"
 	"net/http"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"testing/fstest"
 	"time"
@@ -306,12 +307,14 @@ func TestStrangersAndTriggers(t *testing.T) {
 
 func TestClockOfTheCaller(t *testing.T) {
 	t.Parallel()
-	now := time.Date(2026, 12, 1, 0, 0, 0, 0, time.UTC)
-	s, c := begin(t, dot.Options{Now: func() time.Time { return now }, Boot: -1})
+	var passed atomic.Int64
+	s, c := begin(t, dot.Options{Boot: -1, Now: func() time.Time {
+		return time.Date(2026, 12, 1, 0, 0, 0, 0, time.UTC).Add(time.Duration(passed.Load()))
+	}})
 	ses, err := create(t, c, configure(t, c), "oh-one")
 	require.NoError(t, err)
 	assert.Equal(t, "SESSION_STATUS_READY", status(t, c, ses.SessionID), "no boot at all")
-	now = now.Add(11 * time.Minute)
+	passed.Store(int64(11 * time.Minute))
 	assert.Equal(t, 10*time.Minute, s.Bill()[0].Running, "what was due happened at its time, not when it was noticed")
 	assert.Panics(t, func() { s.Advance(time.Second) })
 }
