@@ -9,6 +9,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/openhands/boxkeeper/internal/race"
 	"github.com/openhands/boxkeeper/providers/drivertest"
 )
 
@@ -67,7 +68,7 @@ func tail(text string) string { return fmt.Sprintf("%.3000s", text[max(0, len(te
 
 func TestWireFindsMutants(t *testing.T) {
 	t.Parallel()
-	for _, m := range []mutant{
+	for i, m := range []mutant{
 		{"follows redirects", []string{"302 to a login page elsewhere", "307 to a login page elsewhere", "302 within the service"}},
 		{"reads unbounded bodies", []string{"an answer without end", "an error without end"}},
 		{"does not end with its context", []string{"the caller gives up while it waits/observe"}},
@@ -98,13 +99,17 @@ func TestWireFindsMutants(t *testing.T) {
 		{"reads the first page only", []string{"a list of several pages is whole"}},
 		{"reads pages without end", []string{"a list whose pages repeat themselves ends"}},
 	} {
-		find(t, "wire", "wire", m)
+		if i%race.Slowness == 0 { // that mutants are found is no matter of races
+			find(t, "wire", "wire", m)
+		}
 	}
-	for _, m := range []mutant{
+	for i, m := range []mutant{
 		{"follows redirects", []string{"302 to a login page elsewhere/observe", "302 within the service/observe"}},
 		{"believes any 404", []string{"404 with a page/observe"}},
 		{"creates without a look or a key", []string{"the answer is lost after the work was done/create"}},
 	} {
-		find(t, "via", "wire", m)
+		if i%race.Slowness == 0 {
+			find(t, "via", "wire", m)
+		}
 	}
 }
