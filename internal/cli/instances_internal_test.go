@@ -141,3 +141,14 @@ func TestAnInstanceWithoutCredentialsIsOff(t *testing.T) {
 	assert.NotContains(t, out.String(), "a-token-of-a-team")
 	assert.Contains(t, out.String(), "it says")
 }
+
+func TestBoxdOfContainersIsLookedAtBeforeABoxIsMade(t *testing.T) {
+	t.Parallel()
+	text := filepath.Join(t.TempDir(), "boxd")
+	require.NoError(t, os.WriteFile(text, []byte("#!/bin/sh\n"), 0o700))
+	problems := ProgramProblems(configured(t, "[providers.docker]\nboxd = \""+text+"\"\n", nil))
+	require.Len(t, problems, 1)
+	assert.Contains(t, problems[0], "boxd of docker: no box can be made")
+	assert.Contains(t, problems[0], "CGO_ENABLED=0")
+	assert.Contains(t, problems[0], "providers.docker.boxd")
+}

@@ -16,6 +16,7 @@ import (
 	"github.com/openhands/boxkeeper/internal/telemetry"
 	"github.com/openhands/boxkeeper/providers"
 	"github.com/openhands/boxkeeper/providers/all"
+	"github.com/openhands/boxkeeper/providers/docker"
 )
 
 // openProviders opens every configured instance. One without credentials is not
@@ -94,12 +95,10 @@ func (a *Shared) checkProviders(ctx context.Context, cfg config.Config, out *che
 	there := cfg
 	there.Providers = nil
 	for _, p := range cfg.Providers {
-		if p.Dir != "" {
-			checkAgentServer(p, out)
-			if _, err := os.Stat(p.Dir); errors.Is(err, fs.ErrNotExist) {
-				out.warn("provider "+p.Name, "there is no directory %s yet; the first worker makes it", p.Dir)
-				continue
-			}
+		checkProgram(p, out)
+		if _, err := os.Stat(p.Dir); p.Dir != "" && errors.Is(err, fs.ErrNotExist) {
+			out.warn("provider "+p.Name, "there is no directory %s yet; the first worker makes it", p.Dir)
+			continue
 		}
 		if _, err := settingsOf(cfg, p, zap.NewNop(), &telemetry.Redactor{}); box.ClassOf(err) == box.ClassNotFound {
 			out.warn("provider "+p.Name, "it is off: %v", err)
@@ -123,38 +122,55 @@ func (a *Shared) checkProviders(ctx context.Context, cfg config.Config, out *che
 	}
 }
 
-// checkAgentServer looks for the program that runs in the boxes of an instance:
-// without it they stay as they are made, and only their own log says why. A bare
-// name is found by the PATH of a box, not by ours.
-func checkAgentServer(p config.Provider, out *checks) {
-	if len(p.AgentServer) == 0 || !filepath.IsAbs(p.AgentServer[0]) {
-		return
+// checkProgram looks for the program that runs in the boxes of an instance: without
+// it they are not made, or stay as they are made and only their own log says why.
+func checkProgram(p config.Provider, out *checks) {
+	found, err := program(p)
+	switch {
+	case err != nil:
+		out.fail(found.what+" of "+p.Name, err)
+	case found.path != "":
+		out.ok(found.what+" of "+p.Name, "%s is there and can be run", found.path)
 	}
-	what := "agent-server of " + p.Name
-	if err := findAgentServer(p); err != nil {
-		out.fail(what, err)
-		return
-	}
-	out.ok(what, "%s is there and can be run", p.AgentServer[0])
 }
 
-func findAgentServer(p config.Provider) error {
-	if _, err := exec.LookPath(p.AgentServer[0]); err != nil {
-		return box.Errorf(box.ClassFailedPrecondition, "it cannot be run, so no box becomes running; install it, or set providers.%s.agent_server to where it is: %w", p.Name, err)
-	}
-	return nil
+// inBoxes is a program of this machine that runs in the boxes of an instance.
+type inBoxes struct {
+	what string
+	path string // empty where this machine has none
 }
 
-// AgentServerProblems says of each instance whose agent-server cannot be run that
-// it cannot, as "check" does: a program that starts workers says it at once.
-func AgentServerProblems(cfg config.Config) []string {
+// program looks for it. A bare name of an agent-server is found by the PATH of a
+// box, not by ours, and the agent-server of a container in its image.
+func program(p config.Provider) (inBoxes, error) {
+	switch {
+	case p.Driver == config.DriverDocker:
+		boxd, err := boxdFor(p)
+		if err != nil {
+			return inBoxes{what: boxdWord}, err
+		}
+		found := inBoxes{what: boxdWord, path: boxd[0]}
+		if err := docker.CheckBoxd(found.path); err != nil {
+			return found, box.Errorf(box.ClassFailedPrecondition, "no box can be made: %w; %s says where it is", err, p.Field(config.SettingBoxd))
+		}
+		return found, nil
+	case p.Driver == config.DriverLocal && len(p.AgentServer) > 0 && filepath.IsAbs(p.AgentServer[0]):
+		found := inBoxes{what: "agent-server", path: p.AgentServer[0]}
+		if _, err := exec.LookPath(found.path); err != nil {
+			return found, box.Errorf(box.ClassFailedPrecondition, "it cannot be run, so no box becomes running; install it, or set %s to where it is: %w", p.Field(config.SettingAgentServer), err)
+		}
+		return found, nil
+	}
+	return inBoxes{}, nil
+}
+
+// ProgramProblems says of each instance what cannot be run in its boxes, as
+// "check" does: a program that starts workers says it at once.
+func ProgramProblems(cfg config.Config) []string {
 	var out []string
 	for _, p := range cfg.Providers {
-		if p.Dir == "" || len(p.AgentServer) == 0 || !filepath.IsAbs(p.AgentServer[0]) {
-			continue // elsewhere it is found in the box
-		}
-		if err := findAgentServer(p); err != nil {
-			out = append(out, "agent-server of "+p.Name+": "+err.Error())
+		if found, err := program(p); err != nil {
+			out = append(out, found.what+" of "+p.Name+": "+err.Error())
 		}
 	}
 	return out

@@ -283,11 +283,11 @@ func TestCheckLooksAtEverything(t *testing.T) {
 	assert.Contains(t, text, "providers.local.agent_server")
 	cfg, err := config.Load(filepath.Join(data, "boxkeeper.toml"), nil)
 	require.NoError(t, err)
-	problems := cli.AgentServerProblems(cfg)
+	problems := cli.ProgramProblems(cfg)
 	require.Len(t, problems, 1)
 	assert.Contains(t, problems[0], "providers.local.agent_server", "boxkeeperd says the same when it starts")
 	require.NoError(t, os.WriteFile(program, nil, 0o700))
-	assert.Empty(t, cli.AgentServerProblems(cfg))
+	assert.Empty(t, cli.ProgramProblems(cfg))
 	_, results, text = check()
 	assert.Equal(t, "ok", results["agent-server of local"], text)
 

@@ -227,7 +227,7 @@ func (a *Shared) work(ctx context.Context, c *cobra.Command, cfg config.Config) 
 	}
 	parts.Logger.Info("workers are up", zap.String("temporal", s.address), zap.String("namespace", s.namespace),
 		zap.String("installation", parts.Installation.ID), zap.String("exports", cfg.Exports), zap.Strings("providers", instanceNames(parts.Providers)))
-	for _, text := range slices.Concat(parts.Off, AgentServerProblems(cfg)) {
+	for _, text := range slices.Concat(parts.Off, ProgramProblems(cfg)) {
 		parts.Logger.Warn(text)
 	}
 	var failed error

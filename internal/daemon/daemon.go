@@ -252,7 +252,7 @@ func serve(c *cobra.Command, shared *cli.Shared, f flags) error {
 	lost := n.lost(ctx)
 	announce(out, cfg, n, f)
 	if n.set != nil {
-		for _, text := range slices.Concat(n.parts.Off, cli.AgentServerProblems(cfg)) {
+		for _, text := range slices.Concat(n.parts.Off, cli.ProgramProblems(cfg)) {
 			_, _ = fmt.Fprintf(out, "boxkeeperd: WARNING: %s\n", text)
 		}
 	}
@@ -264,14 +264,13 @@ func serve(c *cobra.Command, shared *cli.Shared, f flags) error {
 	tellLost(out, lost)
 	// A demo box that was lost is not begun anew: that would take its ledger's word away.
 	if at := n.demoAt(); at != nil && !f.noWorkers && !f.noDemo && !slices.Contains(lost, demoWorkspace) {
-		follow, err := n.demoBox(ctx, at)
-		if err != nil {
+		if err := n.demoBox(ctx, at); err != nil {
 			return err
 		}
 		followed := make(chan struct{})
 		go func() {
 			defer close(followed)
-			n.tell(ctx, out, follow)
+			n.tell(ctx, out, demoWorkspace)
 		}()
 		defer func() { <-followed }()
 	}
@@ -341,16 +340,16 @@ func (n *node) demoAt() *providers.Provider {
 
 // demoBox starts the demo box, or finds it. Its id stays closed once it was
 // deleted, like any other.
-func (n *node) demoBox(ctx context.Context, at *providers.Provider) (string, error) {
+func (n *node) demoBox(ctx context.Context, at *providers.Provider) error {
 	spec := box.Spec{
 		Version: box.WireVersion, Workspace: demoWorkspace, Owner: "demo", Provider: at.Name(),
 		Policy: box.Policy{Idle: box.Duration(2 * time.Minute)},
 	}
 	err := create(ctx, n.client, spec, at.Capabilities())
 	if box.ClassOf(err) == box.ClassAlreadyExists {
-		return demoWorkspace, nil // of an earlier start; it carries on
+		return nil // of an earlier start; it carries on
 	}
-	return demoWorkspace, err
+	return err
 }
 
 // tellEvery is how often the demo box's workflow is asked. The box is not.

@@ -44,6 +44,18 @@ func archOf(machine elf.Machine) string {
 	return ""
 }
 
+// CheckBoxd reports whether the program at path could be copied into boxes as
+// boxd. FailedPrecondition: build another one. Each creation and each resume
+// looks again; this is for who wants to know before.
+func CheckBoxd(path string) error {
+	p, err := openProgram(path)
+	if err != nil {
+		return err
+	}
+	p.close()
+	return nil
+}
+
 // openProgram opens boxd and refuses one that could not run in any image: there
 // is nothing in an image that it may count on.
 func openProgram(path string) (*program, error) {
