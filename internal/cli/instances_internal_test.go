@@ -111,7 +111,7 @@ func TestBadSettingsAreNamed(t *testing.T) {
 		cfg := configured(t, "[providers."+name+"]\n"+key+" = "+value+more, map[string]string{"DIGITALOCEAN_TOKEN": "hunter2", "RUNTIME_API_KEY": "hunter2"})
 		_, _, err := openProviders(cfg, config.Installation{ID: "0a1b2c3d", Secret: box.Secret(strings.Repeat("k", 32))}, zap.NewNop(), &telemetry.Redactor{})
 		assert.Equal(t, box.ClassInvalid, box.ClassOf(err), "%s: %v", setting, err)
-		assert.ErrorContains(t, err, "providers."+setting+": ")
+		require.ErrorContains(t, err, "providers."+setting+": ")
 		assert.NotContains(t, err.Error(), "hunter2")
 	}
 }
@@ -128,7 +128,7 @@ func TestAnInstanceWithoutCredentialsIsOff(t *testing.T) {
 
 	_, _, err = openProviders(configured(t, "[providers.do-prod]\ndriver = \"digitalocean\"\n", nil), here, zap.NewNop(), &telemetry.Redactor{})
 	assert.Equal(t, box.ClassFailedPrecondition, box.ClassOf(err), "there is nothing left to serve")
-	assert.ErrorContains(t, err, "providers.do-prod.token")
+	require.ErrorContains(t, err, "providers.do-prod.token")
 
 	// What is masked in the log is what was resolved.
 	var out bytes.Buffer

@@ -19,9 +19,9 @@ const (
 	// ListenOff is the listen setting that serves nothing.
 	ListenOff = "off"
 
-	// SuspendStop and SuspendFreeze are the ways to suspend a box: its processes
-	// end, or stay in memory.
-	SuspendStop   = "stop"
+	// SuspendStop suspends a box by the end of its processes.
+	SuspendStop = "stop"
+	// SuspendFreeze suspends a box whose processes stay in memory.
 	SuspendFreeze = "freeze"
 
 	// FileName is the name of the configuration file that is read from the data

@@ -94,7 +94,7 @@ func TestProviderSecret(t *testing.T) {
 	p, _ := c.Provider("x")
 	_, err = c.ProviderSecret(p)
 	assert.Equal(t, box.ClassNotFound, box.ClassOf(err), "what is set and missing is not replaced by another team's")
-	assert.ErrorContains(t, err, "providers.x.token")
+	require.ErrorContains(t, err, "providers.x.token")
 	assert.ErrorContains(t, err, "env:MINE")
 }
 
