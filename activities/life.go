@@ -164,6 +164,22 @@ func (b *Boxes) Suspend(ctx context.Context, in Target) (box.Outcome, error) {
 
 const suspendBound = 10 * time.Minute
 
+// Deepen has the provider give up the memory of a suspended box, and returns with
+// its proof. The call is detached from a cancellation like that of Suspend: one
+// that is cut off may leave the box awake. FailedPrecondition: the box is not
+// suspended, and was left alone.
+func (b *Boxes) Deepen(ctx context.Context, in Target) (box.Outcome, error) {
+	return b.run(ctx, box.StepDeepen, func(ctx context.Context) (box.Outcome, error) {
+		detached, cancel := context.WithTimeout(context.WithoutCancel(ctx), suspendBound)
+		defer cancel()
+		if err := fenced(ctx); err != nil {
+			return box.Outcome{}, err
+		}
+		seen, err := b.Provider.Deepen(driver.WithFence(fence(ctx, detached), in.Fence), in.Ref)
+		return box.Outcome{Observation: seen}, err
+	})
+}
+
 // Resume wakes the box and waits until its agent-server answers. Its ref may
 // change.
 func (b *Boxes) Resume(ctx context.Context, in ResumeInput) (box.Outcome, error) {

@@ -11,7 +11,7 @@ import (
 type Outcome struct {
 	Failed *StepFailure `json:"failed,omitzero"`
 
-	Observation  Observation   `json:"observation,omitzero"`  // create, adopt, await-ready, observe, suspend, resume, delete
+	Observation  Observation   `json:"observation,omitzero"`  // create, adopt, await-ready, observe, suspend, deepen, resume, delete
 	Ready        bool          `json:"ready,omitzero"`        // its agent-server answers
 	Adopted      bool          `json:"adopted,omitzero"`      // create: it was there before, and somebody may have worked in it
 	Capabilities *Capabilities `json:"capabilities,omitzero"` // create, adopt
@@ -93,6 +93,7 @@ func (f *Facts) Apply(step Step, out Outcome, now time.Time) {
 	if f.Failure != nil && f.Failure.Step == step.Kind {
 		f.Failure = nil
 	}
+	kept := f.keepsMemory()
 	if out.Observation.Phase != "" {
 		f.Observed, f.ObservedAt = out.Observation, now
 	}
@@ -112,6 +113,7 @@ func (f *Facts) Apply(step Step, out Outcome, now time.Time) {
 		since := f.SuspendedSince
 		f.applyObserved(out.Observation, now)
 		f.WakeOwed = false
+		f.gaveUpMemory(kept, ReasonSeenAtProvider, now)
 		if !f.SuspendedSince.Equal(since) { // no step of ours did that, so none told the ledger
 			f.Durable++
 		}
@@ -150,6 +152,8 @@ func (f *Facts) Apply(step Step, out Outcome, now time.Time) {
 		f.applyAbandoned(now)
 	case StepAdjust:
 		f.adjusted(out.Observation, now)
+	case StepDeepen:
+		f.gaveUpMemory(kept, ReasonDeepenDue, now)
 	case StepWait, StepFinish, StepRecord:
 	}
 }
@@ -192,6 +196,7 @@ func (f *Facts) wake(now time.Time, why Reason) {
 	f.SuspendedSince, f.PausedClock, f.ExpiryFloor, f.NoticedFor = time.Time{}, time.Time{}, time.Time{}, time.Time{}
 	f.Reminders, f.RemindedAt = 0, time.Time{}
 	f.SuspendedAt, f.NativeAt = time.Time{}, now
+	f.DeepenFloor, f.DeepenTries = time.Time{}, 0
 	f.Sequence, f.ResumeWanted = nil, nil
 	f.Unhealthy = false
 	f.move(now, StateRunning, why)
@@ -312,6 +317,7 @@ func (f *Facts) applySuspended(seen Observation, now time.Time) {
 	s := f.Sequence
 	f.Sequence, f.SuspendWanted = nil, nil
 	f.SuspendedAt, f.TurnEnded = now, time.Time{}
+	f.DeepenFloor, f.DeepenTries = time.Time{}, 0
 	if !seen.Ref.IsZero() {
 		f.Ref = seen.Ref
 	}

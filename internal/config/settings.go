@@ -143,7 +143,7 @@ func Settings() []Setting {
 		},
 		{
 			Key: instancePrefix + settingSuspend, Env: instanceEnv(sectionProviders, instancePlaceholder, settingSuspend), Default: "stop", Form: "stop or freeze",
-			What: "Local driver: stop ends the processes of a suspended box and keeps its files; freeze keeps its memory too, until the machine restarts.",
+			What: "Local driver: stop ends the processes of a suspended box and keeps its files; freeze keeps its memory too, for policy.deepen_after (1h by default) or until the machine restarts.",
 			When: "When resumes must go on in the middle of what ran: freeze.",
 		},
 		{
