@@ -19,8 +19,8 @@ func TestAMemoryIsGivenUpWithProof(t *testing.T) {
 	if r.phase() != box.PhaseRunning {
 		t.Fatalf("it is %s", r.phase())
 	}
-	if out := do(r, r.boxes.Suspend, target); out.Observation.MemoryKept != box.Yes {
-		t.Fatalf("a suspend answers %+v", out.Observation)
+	if out := do(r, r.boxes.Suspend, target); out.Observation.MemoryKept != box.Yes || out.Capabilities == nil || out.Capabilities.Deepen != box.Yes {
+		t.Fatalf("a suspend answers %+v", out)
 	}
 	entries := len(r.ledger())
 	for range 2 {

@@ -138,8 +138,10 @@ func (b *Boxes) Adjust(ctx context.Context, in AdjustInput) (box.Outcome, error)
 	})
 }
 
-// Suspend tells the provider and returns with its proof. The provider's call is
-// detached from a cancellation: one that was begun is waited for.
+// Suspend tells the provider and returns with its proof, and with its row: what
+// becomes of the box's memory is for how the provider is set up now. The
+// provider's call is detached from a cancellation: one that was begun is waited
+// for.
 func (b *Boxes) Suspend(ctx context.Context, in Target) (box.Outcome, error) {
 	return b.run(ctx, box.StepSuspend, func(ctx context.Context) (box.Outcome, error) {
 		detached, cancel := context.WithTimeout(context.WithoutCancel(ctx), suspendBound)
@@ -158,7 +160,8 @@ func (b *Boxes) Suspend(ctx context.Context, in Target) (box.Outcome, error) {
 		if seen.Phase != box.PhaseSuspended {
 			return box.Outcome{}, box.Errorf(box.ClassUnknown, "the provider calls it %s: %s", seen.Phase, seen.Evidence)
 		}
-		return box.Outcome{Observation: seen}, b.record(detached, in, exports.KindSuspended, seen)
+		row := b.Provider.Capabilities()
+		return box.Outcome{Observation: seen, Capabilities: &row}, b.record(detached, in, exports.KindSuspended, seen)
 	})
 }
 

@@ -29,7 +29,7 @@ func (f *Facts) deepenAfter() Duration {
 // suspend, and with it another time.
 func (f *Facts) deepenAt() (time.Time, bool) {
 	after := f.deepenAfter()
-	if f.Capabilities.Deepen != Yes || after.IsNever() || f.SuspendedAt.IsZero() || !f.keepsMemory() || f.Frozen || f.Hold != nil {
+	if f.Capabilities.Deepen != Yes || after.IsNever() || !f.keepsMemory() || f.Frozen || f.Hold != nil {
 		return time.Time{}, false
 	}
 	return latest(f.SuspendedAt.Add(after.Std()), f.DeepenFloor), true

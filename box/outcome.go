@@ -14,7 +14,7 @@ type Outcome struct {
 	Observation  Observation   `json:"observation,omitzero"`  // create, adopt, await-ready, observe, suspend, deepen, resume, delete
 	Ready        bool          `json:"ready,omitzero"`        // its agent-server answers
 	Adopted      bool          `json:"adopted,omitzero"`      // create: it was there before, and somebody may have worked in it
-	Capabilities *Capabilities `json:"capabilities,omitzero"` // create, adopt
+	Capabilities *Capabilities `json:"capabilities,omitzero"` // create, adopt, suspend
 	Use          *Use          `json:"use,omitzero"`          // quiesce, scan, restore
 	Notes        []string      `json:"notes,omitzero"`        // restore: what is not as it was
 	Busy         string        `json:"busy,omitzero"`         // quiesce: why it is in use after all
@@ -129,6 +129,9 @@ func (f *Facts) Apply(step Step, out Outcome, now time.Time) {
 	case StepExport:
 		f.applyExported(step, out.Receipt, now)
 	case StepSuspend:
+		if c := out.Capabilities; c != nil { // it may be set up otherwise than when the box was made
+			f.Capabilities.MemoryKept, f.Capabilities.Deepen = c.MemoryKept, c.Deepen
+		}
 		f.applySuspended(out.Observation, now)
 	case StepNotify:
 		f.oweNotice(step, out.Deliveries)

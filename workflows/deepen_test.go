@@ -20,10 +20,23 @@ import (
 )
 
 // ladderBoxes are those of a cloud that suspends with memory, and deeper.
-type ladderBoxes struct{ *cloudBoxes }
+type ladderBoxes struct {
+	*cloudBoxes
+	aged bool // made by an earlier release, whose row did not say so
+}
 
 func (b *ladderBoxes) Create(ctx context.Context, in activities.CreateInput) (box.Outcome, error) {
 	out, err := b.cloudBoxes.Create(ctx, in)
+	row := b.provider.Capabilities()
+	if b.aged {
+		row.Deepen = box.Unknown
+	}
+	out.Capabilities = &row
+	return out, err
+}
+
+func (b *ladderBoxes) Suspend(ctx context.Context, in activities.Target) (box.Outcome, error) {
+	out, err := b.cloudBoxes.Suspend(ctx, in)
 	row := b.provider.Capabilities()
 	out.Capabilities = &row
 	return out, err
@@ -49,7 +62,7 @@ func climb(t *testing.T, cadence int, tell func(p *play, cloud *fakebox.Cloud)) 
 	require.NoError(t, err)
 	provider, err := providers.New(p.spec.Provider, cloud.Driver(defectsInstallation), &providers.Options{Installation: defectsInstallation, Keys: keys})
 	require.NoError(t, err)
-	p.acts = &ladderBoxes{&cloudBoxes{fakeBoxes: p.box, provider: provider}}
+	p.acts = &ladderBoxes{cloudBoxes: &cloudBoxes{fakeBoxes: p.box, provider: provider}}
 	p.each = func(env *testsuite.TestWorkflowEnvironment) {
 		now = env.Now
 		oneTimer(t, env)
@@ -165,6 +178,11 @@ func TestASuspendedBoxGivesItsMemoryUp(t *testing.T) {
 			})
 			p.stop(3 * time.Hour)
 		}, 0, 30 * minute, 1, box.PhaseSuspended},
+		"also of a box that an earlier release made": {func(p *play, _ *fakebox.Cloud) {
+			boxes, _ := p.acts.(*ladderBoxes)
+			boxes.aged = true
+			p.stop(3 * time.Hour)
+		}, 1, time.Hour, 1, box.PhaseSuspended},
 		"not in a run of an earlier release whose worker was newer": {func(p *play, _ *fakebox.Cloud) {
 			p.prepare = func(env *testsuite.TestWorkflowEnvironment) {
 				env.OnGetVersion("deepens", workflow.DefaultVersion, workflow.Version(1)).Return(workflow.DefaultVersion)
