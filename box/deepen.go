@@ -69,10 +69,10 @@ func (f *Facts) memoryAfterOutage(now time.Time) {
 }
 
 // wentDeeper reports whether an observation from outside shows that the provider
-// gave the memory up by itself.
+// gave the memory up by itself. Runs of an earlier release, which know no such
+// claim, did not look then.
 func (f *Facts) wentDeeper(seen Observation) bool {
-	_, ok := f.deepenAt()
-	return ok && seen.Phase == PhaseSuspended && seen.MemoryKept == No
+	return f.Capabilities.Deepen == Yes && f.keepsMemory() && seen.Phase == PhaseSuspended && seen.MemoryKept == No
 }
 
 // gaveUpMemory takes in a reading of a suspended box: it says when the memory is

@@ -237,6 +237,20 @@ func TestAProviderThatGoesDeeperByItself(t *testing.T) {
 		require.True(t, strings.HasPrefix(w.facts.WhyAt(w.now).Because.Text, "suspended deeper"))
 		require.Equal(t, box.ReasonSeenAtProvider, w.facts.WhyAt(w.now).Because.Code)
 	})
+	t.Run("is noticed of a box whose memory was to be kept, too", func(t *testing.T) {
+		t.Parallel()
+		for name, wear := range map[string]func(*world){
+			"frozen": func(w *world) { w.freeze("f", true) },
+			"held":   func(w *world) { w.facts.SetHold(box.HoldSignal{On: true}, w.now) },
+			"never":  func(w *world) { w.policy("p", box.Policy{DeepenAfter: box.Never}) },
+		} {
+			w := resting(t)
+			wear(w)
+			deeper(w)
+			w.settle()
+			require.Equal(t, box.No, w.facts.StatusAt(w.now).Seen.MemoryKept, name)
+		}
+	})
 	t.Run("is nothing new when it is known", func(t *testing.T) {
 		t.Parallel()
 		w := resting(t)
