@@ -138,8 +138,10 @@ func (b *Boxes) Adjust(ctx context.Context, in AdjustInput) (box.Outcome, error)
 	})
 }
 
-// Suspend tells the provider and returns with its proof. The provider's call is
-// detached from a cancellation: one that was begun is waited for.
+// Suspend tells the provider and returns with its proof, and with its row: what
+// becomes of the box's memory is for how the provider is set up now. The
+// provider's call is detached from a cancellation: one that was begun is waited
+// for.
 func (b *Boxes) Suspend(ctx context.Context, in Target) (box.Outcome, error) {
 	return b.run(ctx, box.StepSuspend, func(ctx context.Context) (box.Outcome, error) {
 		detached, cancel := context.WithTimeout(context.WithoutCancel(ctx), suspendBound)
@@ -158,11 +160,28 @@ func (b *Boxes) Suspend(ctx context.Context, in Target) (box.Outcome, error) {
 		if seen.Phase != box.PhaseSuspended {
 			return box.Outcome{}, box.Errorf(box.ClassUnknown, "the provider calls it %s: %s", seen.Phase, seen.Evidence)
 		}
-		return box.Outcome{Observation: seen}, b.record(detached, in, exports.KindSuspended, seen)
+		row := b.Provider.Capabilities()
+		return box.Outcome{Observation: seen, Capabilities: &row}, b.record(detached, in, exports.KindSuspended, seen)
 	})
 }
 
 const suspendBound = 10 * time.Minute
+
+// Deepen has the provider give up the memory of a suspended box, and returns with
+// its proof. The call is detached from a cancellation like that of Suspend: one
+// that is cut off may leave the box awake. FailedPrecondition: the box is not
+// suspended, and was left alone.
+func (b *Boxes) Deepen(ctx context.Context, in Target) (box.Outcome, error) {
+	return b.run(ctx, box.StepDeepen, func(ctx context.Context) (box.Outcome, error) {
+		detached, cancel := context.WithTimeout(context.WithoutCancel(ctx), suspendBound)
+		defer cancel()
+		if err := fenced(ctx); err != nil {
+			return box.Outcome{}, err
+		}
+		seen, err := b.Provider.Deepen(driver.WithFence(fence(ctx, detached), in.Fence), in.Ref)
+		return box.Outcome{Observation: seen}, err
+	})
+}
 
 // Resume wakes the box and waits until its agent-server answers. Its ref may
 // change.

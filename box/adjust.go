@@ -129,6 +129,7 @@ func (f *Facts) Freeze(r SwitchAsk, now time.Time) ActionAnswer {
 	f.Frozen = r.On
 	f.Durable++
 	f.freshClocks(now)
+	f.freshMemory(now)
 	if d := f.Deletion; d != nil && d.Confirmed && !d.Committed {
 		d.ConfirmedAt = now // the undo window starts again
 	}
@@ -195,8 +196,9 @@ func (f *Facts) SetPolicy(r SetPolicyAsk, now time.Time) SetPolicyAnswer {
 	before := f.Armed(f.due(now))
 	if !f.seenBefore(r.ID) {
 		old, had := f.expiryAt()
-		idle, was := f.IdleAfter(), f.Policy
+		idle, was := f.IdleAfter(), f.Policy.Effective() // facts of an earlier release lack what is new
 		end, ends := f.wallAt()
+		memory, kept := f.deepenAt()
 		f.Policy = f.Policy.Merged(r.Policy).Effective()
 		if f.Policy != was {
 			f.Durable++
@@ -213,6 +215,12 @@ func (f *Facts) SetPolicy(r SetPolicyAsk, now time.Time) SetPolicyAnswer {
 		}
 		if at, ok := f.expiryAt(); ok && (!had || at.Before(old)) {
 			f.ExpiryFloor = latest(f.ExpiryFloor, now.Add(max(f.Policy.Grace, f.Policy.Notice).Std()))
+		}
+		if _, ok := f.deepenAt(); ok && f.Policy.DeepenAfter != was.DeepenAfter {
+			f.DeepenFloor = now.Add(f.Policy.DeepenAfter.Std())
+			if kept { // a shorter time lengthens nothing
+				f.DeepenFloor = earliest(f.DeepenFloor, memory)
+			}
 		}
 		if at, ok := f.expiryAt(); f.Deletion != nil && f.Deletion.ByPolicy && !f.Deletion.Committed && !f.Deletion.Unclear &&
 			(f.Policy.OnExpiry != OnExpiryDelete || !ok || at.After(now)) {

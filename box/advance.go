@@ -21,26 +21,31 @@ func (f *Facts) Advance(now time.Time) {
 			f.IdleFloor = now // leases could not be renewed while nobody looked
 		}
 	case StateSuspended:
+		f.memoryAfterOutage(now)
 		f.floorAfterOutage(now)
 		if at, ok := f.expiryAt(); ok && f.NoticedFor.Equal(at) && !now.Before(at) && f.ResumeWanted == nil && len(f.Holders) == 0 && !f.deletionDue() {
 			f.expire(now)
 		}
 	case StateStarting, StateResuming:
 		f.giveUp(now)
+	case StateAwaitingConfirm:
+		f.memoryAfterOutage(now)
 	case StateDeleteBlocked:
+		f.memoryAfterOutage(now)
 		if at, ok := f.unblockAt(); ok && !now.Before(at) {
 			f.Deletion.Blocked++
 			f.Deletion.Rejected = 0
 			f.move(now, StateExporting, Reason{ReasonFailed, "the blocked deletion is tried again"})
 		}
 	case StateUndoWindow:
+		f.memoryAfterOutage(now)
 		if !now.Before(f.undoAt()) {
 			f.move(now, StateExporting, Reason{ReasonUndoOver, "the undo window of " + f.Deletion.Undo.String() + " is over"})
 		}
 	case StateExporting:
 		f.restUnderHold(now)
 	case StateUnknown, StateCreating, StateCreateFailed, StateDraining, StateSuspending,
-		StateMaintenanceWake, StateAwaitingConfirm, StateDeleting, StateBoxArchived, StateLost, StateAbandoned:
+		StateMaintenanceWake, StateDeleting, StateBoxArchived, StateLost, StateAbandoned:
 	}
 }
 

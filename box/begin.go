@@ -49,7 +49,7 @@ func (f *Facts) Begin(step Step, now time.Time) {
 		f.Deletion.Committed, f.Deletion.Tried = true, true
 		f.move(now, StateDeleting, step.Reason)
 	case StepWait, StepFinish, StepCreate, StepAwaitReady, StepObserve, StepScan, StepUndrain, StepNotify,
-		StepAdjust, StepAdopt, StepRestore, StepAbandon, StepRecord:
+		StepAdjust, StepDeepen, StepAdopt, StepRestore, StepAbandon, StepRecord:
 	}
 	if step.LeavesMarks() {
 		f.Recording = f.Durable

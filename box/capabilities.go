@@ -84,6 +84,10 @@ type Capabilities struct {
 	// NativeAdjust says whether that timer can be set again while the box runs,
 	// which also starts it anew.
 	NativeAdjust Tri `json:"native_adjust"`
+	// Deepen says whether a suspended box whose memory is kept can be suspended
+	// deeper, so that it holds no memory. Rows of before there was this claim say
+	// nothing, and their boxes are left as they are.
+	Deepen Tri `json:"deepen"`
 	// NativeIdleLeast and NativeIdleMost bound that timer; equal where it is fixed,
 	// zero where there is no bound.
 	NativeIdleLeast Span `json:"native_idle_least,omitzero"`
@@ -126,6 +130,7 @@ func (c Capabilities) Missing() []string {
 		{"native_idle", c.NativeIdle},
 		{"adopt", c.Adopt},
 		{"native_adjust", c.NativeAdjust},
+		{"deepen", c.Deepen},
 	} {
 		if claim.is == Unknown {
 			out = append(out, claim.name)

@@ -25,6 +25,7 @@ type Grounds struct {
 	SuspendedSince time.Time `json:"suspended_since,omitzero"`
 	ExpiresAt      time.Time `json:"expires_at,omitzero"`
 	NoticedFor     time.Time `json:"noticed_for,omitzero"` // the expiry that people were told
+	MemoryKept     Tri       `json:"memory_kept,omitzero"` // of a suspended box, as it was last seen
 
 	ExportCovers   bool   `json:"export_covers_last_use,omitzero"`
 	ExportSHA256   string `json:"export_sha256,omitzero"`
@@ -49,6 +50,7 @@ func (f *Facts) decide(step Step, now time.Time) {
 	} else {
 		g.SuspendedSince, g.NoticedFor = f.SuspendedSince, f.NoticedFor
 		g.ExpiresAt, _ = f.expiryAt()
+		g.MemoryKept = f.Observed.MemoryKept
 	}
 	switch {
 	case f.SuspendWanted != nil:

@@ -22,6 +22,8 @@
 //   - suspend, resume, delete: our words. Pause, stop, kill and terminate stay
 //     inside provider packages, since a "stop" deletes at one provider and
 //     suspends at another.
+//   - deepen: suspend a box deeper, whose memory is kept: from then on it holds
+//     files only, and its processes begin anew at the next resume.
 //   - last active, idle time: of a box or a conversation. "Activity" alone
 //     means a Temporal activity.
 //   - holder: a bounded reason why a box may not be suspended now: a connection

@@ -45,7 +45,7 @@ func (f *Facts) leave(to int, now time.Time) {
 	f.Ref, f.Observed, f.ObservedAt, f.ToldBy = Ref{}, Observation{}, time.Time{}, ""
 	f.LastUse, f.AwakeSince, f.IdleFloor, f.WallFloor = time.Time{}, time.Time{}, time.Time{}, time.Time{}
 	f.Native, f.NativeAt, f.NativeStuck, f.TurnEnded = Native{}, time.Time{}, Native{}, time.Time{}
-	f.SuspendedAt = time.Time{}
+	f.SuspendedAt, f.DeepenFloor, f.DeepenTries = time.Time{}, time.Time{}, 0
 	f.SuspendedSince, f.PausedClock, f.ExpiryFloor, f.NoticedFor = time.Time{}, time.Time{}, time.Time{}, time.Time{}
 	f.Reminders, f.RemindedAt = 0, time.Time{}
 	f.Holders, f.Scan, f.Sequence, f.SuspendWanted, f.ResumeWanted = nil, nil, nil, nil, nil

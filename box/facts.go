@@ -61,6 +61,11 @@ type Facts struct {
 	// ours moves it, and not SuspendedSince.
 	SuspendedAt    time.Time `json:"suspended_at,omitzero"`
 	SuspendedSince time.Time `json:"suspended_since,omitzero"`
+	// DeepenFloor is the earliest time at which the memory of this suspend is given
+	// up: a changed policy, a lifted freeze or hold, an outage and a failed try move
+	// it. DeepenTries counts the tries that failed.
+	DeepenFloor time.Time `json:"deepen_floor,omitzero"`
+	DeepenTries int       `json:"deepen_tries,omitzero"`
 	// PausedClock is where the paused TTL counts from; later than
 	// SuspendedSince after an unfreeze or when keep was turned off.
 	PausedClock time.Time `json:"paused_clock,omitzero"`

@@ -21,6 +21,8 @@ func backoff(kind StepKind) (first, most time.Duration) {
 		return 2 * time.Second, time.Minute
 	case StepResume, StepAwaitReady, StepRestore:
 		return 5 * time.Second, 5 * time.Minute
+	case StepDeepen: // nobody waits for it, and each try touches a box that is well as it is
+		return time.Minute, time.Hour
 	case StepCreate, StepSuspend, StepObserve, StepVerifyExport, StepScan, StepAdjust, StepRecord, StepWait, StepFinish, StepAdopt, StepAbandon:
 	}
 	return 10 * time.Second, 10 * time.Minute
@@ -32,6 +34,10 @@ func (f *Facts) fail(step Step, why StepFailure, now time.Time) {
 	count, since := 1, now
 	if f.Failure != nil && f.Failure.Step == step.Kind {
 		count, since = f.Failure.Count+1, f.Failure.Since
+	}
+	before := f.Failure
+	if step.Kind == StepDeepen {
+		count = f.DeepenTries + 1 // of its own: it fails beside what else does
 	}
 	first, most := backoff(step.Kind)
 	if step.Purpose == PurposeMaintenance {
@@ -105,6 +111,8 @@ func (f *Facts) fail(step Step, why StepFailure, now time.Time) {
 		if !why.Class.Retryable() {
 			f.NativeStuck = f.NativeWanted()
 		}
+	case StepDeepen:
+		f.failDeepen(why, before, now)
 	case StepNotify:
 		f.failNotify(step, count, now)
 	case StepObserve, StepScan, StepVerifyExport, StepRecord, StepWait, StepFinish:
@@ -207,7 +215,7 @@ func (f *Facts) CheckObserved(s ObservedSignal) bool {
 // Observe takes in what a watcher saw. It is never believed by itself: where it
 // differs from what should be, the box is read again.
 func (f *Facts) Observe(s ObservedSignal) {
-	if !f.CheckObserved(s) || f.phaseFits(s.Observation.Phase) {
+	if !f.CheckObserved(s) || f.phaseFits(s.Observation.Phase) && !f.wentDeeper(s.Observation) {
 		return
 	}
 	f.Look = true
@@ -279,6 +287,7 @@ func (f *Facts) applyObserved(seen Observation, now time.Time) {
 			f.doubtScan()
 			began := latest(f.AwakeSince, now.Add(-seen.Age.Std()))
 			f.SuspendedAt, f.TurnEnded = began, time.Time{}
+			f.DeepenFloor, f.DeepenTries = time.Time{}, 0
 			if f.SuspendedSince.IsZero() {
 				f.SuspendedSince, f.PausedClock = began, began
 			}

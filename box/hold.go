@@ -34,6 +34,7 @@ func (f *Facts) SetHold(s HoldSignal, now time.Time) {
 		f.note(now, Reason{ReasonOnHold, "the hold was lifted by " + orElse(by, unnamed)})
 		f.Hold = nil
 		f.Durable++
+		f.freshMemory(now)
 	}
 }
 

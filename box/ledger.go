@@ -227,7 +227,7 @@ func (s Step) LeavesMarks() bool {
 	case StepNotify:
 		return !s.At.IsZero() // a reminder changes nothing that a rebuild must know
 	case StepWait, StepFinish, StepAwaitReady, StepObserve, StepScan, StepQuiesce, StepUndrain, StepReclaim, StepExport, StepVerifyExport, StepAdjust,
-		StepRestore, StepAbandon:
+		StepDeepen, StepRestore, StepAbandon:
 	}
 	return false
 }

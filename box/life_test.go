@@ -18,7 +18,7 @@ func noon() time.Time {
 func row() box.Capabilities {
 	return box.Capabilities{
 		Driver: "test", Suspend: box.Yes, MemoryKept: box.No, SameIdentity: box.Yes, URLStable: box.Yes, KeyStable: box.Yes,
-		LookingIsUse: box.No, List: box.Yes, Watch: box.Yes, ExportNeedsRunning: box.Yes, Fence: box.Yes, NativeIdle: box.No, NativeAdjust: box.No, Adopt: box.Yes,
+		LookingIsUse: box.No, List: box.Yes, Watch: box.Yes, ExportNeedsRunning: box.Yes, Fence: box.Yes, NativeIdle: box.No, NativeAdjust: box.No, Deepen: box.No, Adopt: box.Yes,
 		Lead: box.LeadOurs, SuspendProof: "seen", DeleteProof: "seen",
 	}
 }
@@ -50,6 +50,7 @@ type world struct {
 	// nativeFixed is what the provider makes of every timer that it is told.
 	nativeFixed box.Native
 	exists      bool
+	deep        bool // suspended without its memory, where that is kept at first
 	events      int
 	lastUse     time.Time
 	running     int
@@ -110,6 +111,12 @@ func (w *world) seen() box.Observation {
 	if !w.phaseAt.IsZero() {
 		seen.Age = box.Span(w.now.Sub(w.phaseAt))
 	}
+	if w.phase == box.PhaseSuspended {
+		seen.MemoryKept = box.No
+		if w.facts.Capabilities.MemoryKept == box.Yes && !w.deep {
+			seen.MemoryKept = box.Yes
+		}
+	}
 	if w.facts.Capabilities.NativeIdle == box.Yes {
 		native := w.native
 		seen.Native = &native
@@ -142,7 +149,7 @@ func (w *world) answer(step box.Step) box.Outcome {
 			w.events, w.running, w.shut = 0, 0, time.Time{} // a new one is empty
 		}
 		w.made = w.facts.Epoch
-		w.exists, w.phase, w.lastUse = true, box.PhaseRunning, w.now
+		w.exists, w.phase, w.lastUse, w.deep = true, box.PhaseRunning, w.now, false
 		w.tell(w.facts.NativeWanted())
 		return box.Outcome{Observation: w.seen(), Ready: !w.deaf}
 	case box.StepAdopt:
@@ -167,7 +174,7 @@ func (w *world) answer(step box.Step) box.Outcome {
 		if !w.exists {
 			return failed(box.ClassNotFound, "gone")
 		}
-		w.phase, w.shut = box.PhaseRunning, time.Time{}
+		w.phase, w.shut, w.deep = box.PhaseRunning, time.Time{}, false
 		if w.deaf {
 			return failed(box.ClassUnavailable, "does not answer")
 		}
@@ -177,6 +184,15 @@ func (w *world) answer(step box.Step) box.Outcome {
 			return failed(box.ClassNotFound, "gone")
 		}
 		w.phase = box.PhaseSuspended
+		return box.Outcome{Observation: w.seen()}
+	case box.StepDeepen:
+		switch {
+		case !w.exists:
+			return failed(box.ClassNotFound, "gone")
+		case w.phase != box.PhaseSuspended:
+			return failed(box.ClassFailedPrecondition, "it is "+string(w.phase))
+		}
+		w.deep = true
 		return box.Outcome{Observation: w.seen()}
 	case box.StepDelete:
 		if !w.facts.Deletion.WithoutHistory && !w.facts.NeverReady() && w.changed() {
@@ -240,7 +256,7 @@ func (w *world) adopted() box.Outcome {
 	case ad.ID == "foreign":
 		return refused(box.ClassFailedPrecondition, "it is marked as another workspace's")
 	case ad.ID == "stray" && w.stray != "":
-		w.exists, w.phase, w.made, w.events, w.lastUse = true, w.stray, ad.Epoch, 7, w.now
+		w.exists, w.phase, w.made, w.events, w.lastUse, w.deep = true, w.stray, ad.Epoch, 7, w.now, false
 		w.stray, w.took = "", ad.Epoch
 	case ad.ID == "stray" && w.exists && w.made == w.took: // an earlier answer was lost
 	case w.exists && ad.ID == w.seen().Ref.ID:
@@ -357,6 +373,9 @@ func (w *world) check(step box.Step) {
 	w.checkEpoch()
 	if destroys := step.Kind == box.StepDelete || step.Kind == box.StepReclaim && (step.Ask == nil || !step.Ask.Reclaim.DryRun); f.Hold != nil && destroys {
 		w.t.Fatalf("in %s: %s while a hold is on%s", f.State, step.Kind, w.told())
+	}
+	if step.Kind == box.StepDeepen && (f.Hold != nil || f.Frozen || f.ResumeWanted != nil || len(f.Holders) > 0) {
+		w.t.Fatalf("in %s: the memory is given up of a box that is held, frozen or needed%s", f.State, w.told())
 	}
 	w.checkTime(step)
 	if step.Kind == box.StepDelete && f.State != box.StateDeleting {

@@ -22,6 +22,7 @@ const (
 	StepReclaim      StepKind = "reclaim"       // free what can be made again
 	StepExport       StepKind = "export"        // take the history into our store, verified
 	StepSuspend      StepKind = "suspend"       // the provider's call, with proof
+	StepDeepen       StepKind = "deepen"        // suspend it deeper: give its memory up, with proof
 	StepResume       StepKind = "resume"        // wake it, and wait until it answers
 	StepNotify       StepKind = "notify"        // tell people
 	StepAdjust       StepKind = "adjust"        // set the provider's own timers
@@ -109,9 +110,9 @@ func (f *Facts) choose(now time.Time) Step {
 	case StateDraining, StateSuspending, StateMaintenanceWake:
 		return f.nextSequence(now)
 	case StateSuspended, StateAwaitingConfirm:
-		return f.orRenew(f.nextSuspended(now), now)
+		return f.orDeepen(f.orRenew(f.nextSuspended(now), now), now)
 	case StateUndoWindow:
-		return f.orRenew(f.nextUndo(), now)
+		return f.orDeepen(f.orRenew(f.nextUndo(), now), now)
 	case StateExporting:
 		return f.orRenew(f.nextDeletion(), now)
 	case StateDeleting:
@@ -121,7 +122,8 @@ func (f *Facts) choose(now time.Time) Step {
 		if f.Frozen {
 			at = time.Time{}
 		}
-		return f.orRenew(Step{Kind: StepWait, Then: StepResume, At: at, Reason: Reason{ReasonExportImpossible, "the deletion waits: " + f.failureText("no export covers the last use")}, StoppedBy: "owner: cancel-delete, resume, or a confirmation without history"}, now)
+		wait := Step{Kind: StepWait, Then: StepResume, At: at, Reason: Reason{ReasonExportImpossible, "the deletion waits: " + f.failureText("no export covers the last use")}, StoppedBy: "owner: cancel-delete, resume, or a confirmation without history"}
+		return f.orDeepen(f.orRenew(wait, now), now)
 	case StateLost:
 		return Step{Kind: StepWait, Reason: Reason{ReasonGoneAtProvider, "the box is gone without us; a person must decide"}, StoppedBy: "owner: restore, replace, or request-delete, which closes the workspace"}
 	case StateCreateFailed:
@@ -297,7 +299,7 @@ func Interrupts(f *Facts, running Step) bool {
 			return !f.Frozen && (f.deletionDue() || f.SuspendWanted != nil)
 		}
 		return f.cancelsSequence()
-	case StepWait, StepFinish, StepCreate, StepAwaitReady, StepObserve, StepScan, StepUndrain, StepSuspend,
+	case StepWait, StepFinish, StepCreate, StepAwaitReady, StepObserve, StepScan, StepUndrain, StepSuspend, StepDeepen,
 		StepResume, StepAdjust, StepDelete, StepAdopt, StepRestore, StepAbandon, StepRecord:
 		return false
 	}
@@ -347,7 +349,7 @@ func (f *Facts) arrivalText() string {
 }
 
 func (f *Facts) failureText(other string) string {
-	if f.Failure == nil {
+	if f.Failure == nil || f.Failure.Step == StepDeepen { // that is beside the matter
 		return other
 	}
 	return f.Failure.Message

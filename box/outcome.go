@@ -11,10 +11,10 @@ import (
 type Outcome struct {
 	Failed *StepFailure `json:"failed,omitzero"`
 
-	Observation  Observation   `json:"observation,omitzero"`  // create, adopt, await-ready, observe, suspend, resume, delete
+	Observation  Observation   `json:"observation,omitzero"`  // create, adopt, await-ready, observe, suspend, deepen, resume, delete
 	Ready        bool          `json:"ready,omitzero"`        // its agent-server answers
 	Adopted      bool          `json:"adopted,omitzero"`      // create: it was there before, and somebody may have worked in it
-	Capabilities *Capabilities `json:"capabilities,omitzero"` // create, adopt
+	Capabilities *Capabilities `json:"capabilities,omitzero"` // create, adopt, suspend
 	Use          *Use          `json:"use,omitzero"`          // quiesce, scan, restore
 	Notes        []string      `json:"notes,omitzero"`        // restore: what is not as it was
 	Busy         string        `json:"busy,omitzero"`         // quiesce: why it is in use after all
@@ -93,6 +93,7 @@ func (f *Facts) Apply(step Step, out Outcome, now time.Time) {
 	if f.Failure != nil && f.Failure.Step == step.Kind {
 		f.Failure = nil
 	}
+	kept := f.keepsMemory()
 	if out.Observation.Phase != "" {
 		f.Observed, f.ObservedAt = out.Observation, now
 	}
@@ -112,6 +113,7 @@ func (f *Facts) Apply(step Step, out Outcome, now time.Time) {
 		since := f.SuspendedSince
 		f.applyObserved(out.Observation, now)
 		f.WakeOwed = false
+		f.gaveUpMemory(kept, ReasonSeenAtProvider, now)
 		if !f.SuspendedSince.Equal(since) { // no step of ours did that, so none told the ledger
 			f.Durable++
 		}
@@ -127,6 +129,9 @@ func (f *Facts) Apply(step Step, out Outcome, now time.Time) {
 	case StepExport:
 		f.applyExported(step, out.Receipt, now)
 	case StepSuspend:
+		if c := out.Capabilities; c != nil { // it may be set up otherwise than when the box was made
+			f.Capabilities.MemoryKept, f.Capabilities.Deepen = c.MemoryKept, c.Deepen
+		}
 		f.applySuspended(out.Observation, now)
 	case StepNotify:
 		f.oweNotice(step, out.Deliveries)
@@ -150,6 +155,8 @@ func (f *Facts) Apply(step Step, out Outcome, now time.Time) {
 		f.applyAbandoned(now)
 	case StepAdjust:
 		f.adjusted(out.Observation, now)
+	case StepDeepen:
+		f.gaveUpMemory(kept, ReasonDeepenDue, now)
 	case StepWait, StepFinish, StepRecord:
 	}
 }
@@ -192,6 +199,7 @@ func (f *Facts) wake(now time.Time, why Reason) {
 	f.SuspendedSince, f.PausedClock, f.ExpiryFloor, f.NoticedFor = time.Time{}, time.Time{}, time.Time{}, time.Time{}
 	f.Reminders, f.RemindedAt = 0, time.Time{}
 	f.SuspendedAt, f.NativeAt = time.Time{}, now
+	f.DeepenFloor, f.DeepenTries = time.Time{}, 0
 	f.Sequence, f.ResumeWanted = nil, nil
 	f.Unhealthy = false
 	f.move(now, StateRunning, why)
@@ -312,6 +320,7 @@ func (f *Facts) applySuspended(seen Observation, now time.Time) {
 	s := f.Sequence
 	f.Sequence, f.SuspendWanted = nil, nil
 	f.SuspendedAt, f.TurnEnded = now, time.Time{}
+	f.DeepenFloor, f.DeepenTries = time.Time{}, 0
 	if !seen.Ref.IsZero() {
 		f.Ref = seen.Ref
 	}

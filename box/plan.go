@@ -65,6 +65,13 @@ func Plan(policy Policy, c Capabilities) (Arrangement, error) {
 	} else {
 		out.Watches = append(out.Watches, Watch{"hard maximum awake time", "boxkeeper", p.MaxRun, "reclaim, export, suspend"})
 	}
+	switch {
+	case c.Deepen != Yes:
+	case p.DeepenAfter.IsNever():
+		risk("deepen_after is never: a suspended box holds its memory until it is woken or deleted")
+	default:
+		out.Watches = append(out.Watches, Watch{"memory of a suspended box", "boxkeeper", p.DeepenAfter, "suspend it deeper: its memory is given up, its files are kept"})
+	}
 	if limit := Duration(c.PausedLife); limit > 0 {
 		if p.OnExpiry == OnExpiryDelete && p.PausedTTL < limit && p.PausedTTL+p.Undo+p.DeadMan >= limit && !p.PausedTTL.IsNever() {
 			return Arrangement{}, Invalidf("policy.undo", "the provider destroys a suspended box after %s, inside the undo window that follows paused_ttl; make one of them shorter", limit)

@@ -39,6 +39,12 @@ func TestPlanNamesTheRisks(t *testing.T) {
 		"a timer that is shorter than ours": {func(_ *box.Policy, c *box.Capabilities) {
 			c.NativeIdle, c.NativeIdleMost = box.Yes, box.Span(20*time.Minute)
 		}, []string{"after 20m at the latest, so idle is 10m"}},
+		"memory that is kept for good": {func(p *box.Policy, c *box.Capabilities) {
+			c.NativeIdle, c.MemoryKept, c.Deepen, p.DeepenAfter = box.Yes, box.Yes, box.Yes, box.Never
+		}, []string{"a suspended box holds its memory until it is woken or deleted"}},
+		"memory that the provider can't give up": {func(p *box.Policy, c *box.Capabilities) {
+			c.NativeIdle, c.MemoryKept, c.Deepen, p.DeepenAfter = box.Yes, box.Yes, box.No, box.Never
+		}, nil},
 		"a provider in the lead": {func(p *box.Policy, c *box.Capabilities) {
 			c.NativeIdle, p.Lead = box.Yes, box.LeadProvider
 		}, []string{"nothing is reclaimed before"}},
@@ -114,6 +120,12 @@ func TestPlanSaysWhoWatchesWhat(t *testing.T) {
 	if len(plan.Watches) != 8 || plan.Native.Idle != box.Duration(30*time.Minute) || plan.Policy.MaxRun != box.Duration(225*time.Minute) {
 		t.Errorf("%d watches, max_run %s", len(plan.Watches), plan.Policy.MaxRun)
 	}
+	c.MemoryKept, c.Deepen = box.Yes, box.Yes
+	ladder, err := box.Plan(box.Policy{DeepenAfter: box.Duration(2 * time.Hour)}, c)
+	want := box.Watch{Name: "memory of a suspended box", By: "boxkeeper", After: box.Duration(2 * time.Hour), Action: "suspend it deeper: its memory is given up, its files are kept"}
+	if got, ok := watch(ladder, want.Name); err != nil || !ok || got != want || len(ladder.Watches) != 9 {
+		t.Errorf("watch %+v, want %+v (%v)", got, want, err)
+	}
 	never, err := box.Plan(box.Policy{Idle: box.Never, PausedTTL: box.Never, MaxRun: box.Never}, row())
 	if err != nil || len(never.Watches) != 0 {
 		t.Errorf("nothing is watched for: %+v, %v", never.Watches, err)
@@ -132,6 +144,7 @@ func TestCapabilitiesMissing(t *testing.T) {
 		"url_stable": func(c *box.Capabilities) { c.URLStable = box.Unknown }, "key_stable": func(c *box.Capabilities) { c.KeyStable = box.Unknown },
 		"looking_is_use": func(c *box.Capabilities) { c.LookingIsUse = box.Unknown }, "list": func(c *box.Capabilities) { c.List = box.Unknown },
 		"watch": func(c *box.Capabilities) { c.Watch = box.Unknown }, "fence": func(c *box.Capabilities) { c.Fence = box.Unknown }, "native_idle": func(c *box.Capabilities) { c.NativeIdle = box.Unknown },
+		"deepen":               func(c *box.Capabilities) { c.Deepen = box.Unknown },
 		"native_adjust":        func(c *box.Capabilities) { c.NativeAdjust = box.Unknown },
 		"export_needs_running": func(c *box.Capabilities) { c.ExportNeedsRunning = box.Unknown }, "lead": func(c *box.Capabilities) { c.Lead = "" },
 		"suspend_proof": func(c *box.Capabilities) { c.SuspendProof = "" }, "delete_proof": func(c *box.Capabilities) { c.DeleteProof = "" },

@@ -46,6 +46,9 @@ func anyFacts(t *rapid.T) (*box.Facts, time.Time) {
 	if one("looking", 3) {
 		c.LookingIsUse = box.Yes
 	}
+	if one("memory", 2) {
+		c.MemoryKept, c.Deepen = box.Yes, box.Yes
+	}
 	f := box.NewFacts(s, c, ago("created", 100*day))
 	f.Ref = box.Ref{Provider: "test", ID: "id-1", Name: "n", Epoch: 1, Fingerprint: "here"}
 	f.State, f.StateSince = rapid.SampledFrom(states()).Draw(t, "state"), ago("since", 40*day)
@@ -60,7 +63,10 @@ func anyFacts(t *rapid.T) (*box.Facts, time.Time) {
 	switch f.State {
 	case box.StateSuspended, box.StateAwaitingConfirm, box.StateUndoWindow, box.StateDeleteBlocked:
 		f.SuspendedSince = ago("suspended", 60*day)
-		f.PausedClock = f.SuspendedSince
+		f.PausedClock, f.SuspendedAt = f.SuspendedSince, f.SuspendedSince
+		if one("memory kept", 2) {
+			f.Observed = box.Observation{Ref: f.Ref, Phase: box.PhaseSuspended, MemoryKept: c.MemoryKept}
+		}
 		if one("noticed", 2) {
 			f.NoticedFor = f.PausedClock.Add(f.Policy.PausedTTL.Std())
 		}
@@ -137,6 +143,6 @@ func drawDeletion(t *rapid.T, f *box.Facts, ago func(string, time.Duration) time
 func kinds() []box.StepKind {
 	return []box.StepKind{
 		box.StepWait, box.StepFinish, box.StepCreate, box.StepAwaitReady, box.StepObserve, box.StepScan, box.StepQuiesce, box.StepUndrain,
-		box.StepReclaim, box.StepExport, box.StepSuspend, box.StepResume, box.StepNotify, box.StepVerifyExport, box.StepDelete, box.StepRecord,
+		box.StepReclaim, box.StepExport, box.StepSuspend, box.StepResume, box.StepNotify, box.StepVerifyExport, box.StepDelete, box.StepRecord, box.StepDeepen,
 	}
 }

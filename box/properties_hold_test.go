@@ -86,6 +86,13 @@ func armed(f *box.Facts, step box.Step) string {
 		}
 		known = append(known, expiry)
 	}
+	if c := f.Capabilities; f.State == box.StateSuspended && c.Deepen == box.Yes && f.Observed.MemoryKept == box.Yes && !p.DeepenAfter.IsNever() && f.Hold == nil {
+		end := f.SuspendedAt.Add(p.DeepenAfter.Std())
+		if f.DeepenFloor.After(end) {
+			end = f.DeepenFloor
+		}
+		known = append(known, end)
+	}
 	switch {
 	case len(known) == 0:
 		return ""
@@ -183,6 +190,8 @@ func leavesAlone(x *trial, step box.Step) string {
 	switch step.Kind {
 	case box.StepWait, box.StepNotify, box.StepFinish, box.StepRecord: // the record goes to the ledger only
 		return ""
+	case box.StepDeepen: // wakes nothing, and is looked at by a property of its own
+		return ""
 	case box.StepObserve: // at the provider, not in the box
 		if f.Look {
 			return ""
@@ -196,6 +205,49 @@ func leavesAlone(x *trial, step box.Step) string {
 	default:
 		return "it would have to be awake for that"
 	}
+}
+
+// givesUpMemoryInTime compares the end of a suspended box's memory with what
+// really happened: never before its time, never of a box that somebody needs,
+// and it leaves the paused clock alone.
+func givesUpMemoryInTime(x *trial, step box.Step) string {
+	w, f := x.w, x.w.facts
+	if was := x.clock; was != nil {
+		x.clock = nil
+		rest := f.State == box.StateSuspended || f.State == box.StateAwaitingConfirm
+		if rest && (!f.SuspendedSince.Equal(was.SuspendedSince) || !f.PausedClock.Equal(was.PausedClock) || !f.SuspendedAt.Equal(was.SuspendedAt)) {
+			return "its clocks moved when its memory was given up"
+		}
+	}
+	if step.Kind != box.StepDeepen {
+		return ""
+	}
+	x.clock = snapshot(f)
+	for id, until := range x.held {
+		if until.After(w.now) {
+			return fmt.Sprintf("%s holds it until %s", id, until)
+		}
+	}
+	switch after := w.now.Sub(x.rests); {
+	case w.exists && w.phase == box.PhaseSuspended && f.Policy.DeepenAfter.IsNever():
+		return "its memory is to be kept"
+	case w.exists && w.phase == box.PhaseSuspended && after < f.Policy.DeepenAfter.Std():
+		return fmt.Sprintf("after %s, and its memory is to be kept for %s", after, f.Policy.DeepenAfter)
+	}
+	return ""
+}
+
+// restsWithoutMemory is for a box that nobody uses any more.
+func restsWithoutMemory(x *trial, step box.Step) string {
+	w, f := x.w, x.w.facts
+	held := w.exists && w.phase == box.PhaseSuspended && w.seen().MemoryKept == box.Yes
+	if !held || f.Capabilities.Deepen != box.Yes || f.Policy.DeepenAfter.IsNever() || f.State == box.StateLost || step.Upcoming() == box.StepDeepen {
+		return ""
+	}
+	if step.At.IsZero() || step.At.Sub(w.now) > f.Policy.DeepenAfter.Std() {
+		return fmt.Sprintf("it holds its memory, next %+v", step)
+	}
+	return ""
 }
 
 func plansOnce(t *rapid.T, r rules) string {
@@ -287,7 +339,7 @@ func frozen(f *box.Facts, step box.Step) string {
 	}
 	switch {
 	case step.Kind == box.StepQuiesce && f.Sequence == nil, step.Kind == box.StepVerifyExport,
-		step.Kind == box.StepDelete && f.State != box.StateDeleting, step.Kind == box.StepNotify:
+		step.Kind == box.StepDelete && f.State != box.StateDeleting, step.Kind == box.StepNotify, step.Kind == box.StepDeepen:
 		return "a frozen box"
 	case step.Kind == box.StepWait && !step.At.IsZero() && step.Reason.Code != box.ReasonFailed:
 		return "a timer is armed on a frozen box"

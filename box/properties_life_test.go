@@ -43,7 +43,9 @@ type trial struct {
 	verified map[string]bool     // tokens for which the export was read back since the last one was taken
 	ready    bool                // its agent-server answered, and people could get in
 	held     map[string]time.Time
-	wanted   bool // a wake was asked for since it was suspended last
+	wanted   bool       // a wake was asked for since it was suspended last
+	rests    time.Time  // since when the provider holds it suspended
+	clock    *box.Facts // of before its memory was given up, until something else happens
 }
 
 // live lets a box live through random events under the rules and returns what
@@ -61,6 +63,9 @@ func live(t *rapid.T, r rules, watch ...watcher) *trial {
 	}
 	if rapid.Bool().Draw(t, "looking is use") {
 		c.LookingIsUse = box.Yes
+	}
+	if rapid.Bool().Draw(t, "memory is kept") {
+		c.MemoryKept, c.Deepen = box.Yes, box.Yes
 	}
 	x := &trial{
 		T: t, r: r, w: newWorldAt(t, s, c), watch: watch, kinds: map[box.StepKind]bool{}, carried: rapid.Bool().Draw(t, "carried"),
@@ -159,6 +164,7 @@ func (x *trial) happened(step box.Step, out box.Outcome) {
 			clear(x.held)
 		}
 	case box.StepSuspend:
+		x.rests = x.w.now
 		x.wanted = len(x.held) > 0 || x.w.facts.ResumeWanted != nil
 	default:
 	}
@@ -183,7 +189,7 @@ func (x *trial) event(id string, wait box.Step) {
 	w := x.w
 	switch event := rapid.SampledFrom([]string{
 		"time", "time", "time", "time", "time", "connect", "renew", "release", "work", "work", "report", "suspend", "resume", "keep", "freeze", "freeze", "policy",
-		"request", "confirm", "confirm", "waive", "late confirm", "cancel", "export", "reclaim", "fail", "fail", "heal", "gone", "ended", "deaf", "store", "rumour",
+		"request", "confirm", "confirm", "waive", "late confirm", "cancel", "export", "reclaim", "fail", "fail", "heal", "gone", "ended", "deeper", "deaf", "store", "rumour",
 	}).Draw(x.T, "event"); event {
 	case "time":
 		x.until(wait, time.Duration(rapid.Int64Range(1, int64(40*24*time.Hour)).Draw(x.T, "d")))
@@ -195,7 +201,7 @@ func (x *trial) event(id string, wait box.Step) {
 	case "fail":
 		kind := rapid.SampledFrom([]box.StepKind{
 			box.StepQuiesce, box.StepReclaim, box.StepExport, box.StepSuspend, box.StepResume, box.StepDelete, box.StepObserve,
-			box.StepUndrain, box.StepNotify, box.StepVerifyExport, box.StepScan,
+			box.StepDeepen, box.StepUndrain, box.StepNotify, box.StepVerifyExport, box.StepScan,
 		}).Draw(x.T, "kind")
 		w.fail[kind] = rapid.SampledFrom([]box.Class{
 			box.ClassUnavailable, box.ClassUnknown, box.ClassUnauthorized, box.ClassExhausted, box.ClassDeadlineExceeded, box.ClassFailedPrecondition, box.ClassNotFound,
@@ -210,6 +216,12 @@ func (x *trial) event(id string, wait box.Step) {
 	case "ended":
 		if w.exists && w.phase == box.PhaseRunning {
 			w.phase = rapid.SampledFrom([]box.Phase{box.PhaseFailed, box.PhaseSuspended}).Draw(x.T, "phase")
+			x.rests = w.now
+			w.facts.Observe(box.ObservedSignal{Observation: w.seen()})
+		}
+	case "deeper":
+		if w.exists && w.phase == box.PhaseSuspended {
+			w.deep = true
 			w.facts.Observe(box.ObservedSignal{Observation: w.seen()})
 		}
 	case "deaf":
@@ -236,6 +248,7 @@ func snapshot(f *box.Facts) *box.Facts {
 func (x *trial) ask(event, id string) {
 	f, now := x.w.facts, x.w.now
 	before := snapshot(f)
+	x.clock = nil
 	req := box.Request{ID: id, By: "ana"}
 	if !x.handle(event, req) {
 		return
@@ -332,7 +345,7 @@ func (x *trial) policy() box.Policy {
 		return box.Duration(rapid.SampledFrom(append([]time.Duration{0}, of...)).Draw(x.T, label))
 	}
 	return box.Policy{
-		PausedTTL: span("ttl", 4*day, 8*day, 20*day, 45*day), Idle: span("idle", time.Minute, 10*time.Minute, time.Hour), MaxRun: span("run", time.Minute, time.Hour, day),
+		PausedTTL: span("ttl", 4*day, 8*day, 20*day, 45*day), DeepenAfter: span("memory", time.Minute, 4*time.Hour, 8*day), Idle: span("idle", time.Minute, 10*time.Minute, time.Hour), MaxRun: span("run", time.Minute, time.Hour, day),
 	}
 }
 

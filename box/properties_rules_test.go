@@ -100,6 +100,9 @@ func (r rules) soonest(f *box.Facts, now time.Time) time.Time {
 		case step.Kind == box.StepNotify, step.Kind == box.StepRecord:
 			r.begin(f, step, now)
 			r.apply(f, step, box.Outcome{}, now)
+		case step.Kind == box.StepDeepen: // it can be woken all the same
+			r.begin(f, step, now)
+			r.apply(f, step, box.Outcome{Observation: box.Observation{Ref: f.Ref, Phase: box.PhaseSuspended, MemoryKept: box.No}}, now)
 		case step.Kind != box.StepWait:
 			return now
 		case step.At.IsZero():

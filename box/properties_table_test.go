@@ -190,6 +190,34 @@ func properties() []property {
 			},
 		},
 		{
+			name: "the memory of a suspended box is given up when its time is over, and nothing else of it", life: watcher{turn: givesUpMemoryInTime, end: restsWithoutMemory},
+			mutants: []mutant{
+				{"gives it up at half of the time", answering(func(f *box.Facts, step box.Step, now time.Time) box.Step {
+					if step.Kind == box.StepWait && step.Then == box.StepDeepen && step.At.Sub(now) <= f.Policy.DeepenAfter.Std()/2 {
+						return box.Step{Kind: box.StepDeepen, Reason: step.Reason}
+					}
+					return step
+				})},
+				{"a provider is believed to have kept none", seeing(func(f *box.Facts, _ time.Time) { f.Observed.MemoryKept = box.No })},
+				{"a change of the policy is not heard", with(func(r *rules) {
+					r.setPolicy = func(f *box.Facts, a box.SetPolicyAsk, now time.Time) box.SetPolicyAnswer {
+						answer := f.SetPolicy(a, now)
+						f.DeepenFloor = never
+						return answer
+					}
+				})},
+				{"the paused TTL begins anew", with(func(r *rules) {
+					r.apply = func(f *box.Facts, step box.Step, out box.Outcome, now time.Time) {
+						f.Apply(step, out, now)
+						if step.Kind == box.StepDeepen {
+							f.PausedClock = now
+						}
+					}
+				})},
+				{"who arrived meanwhile is not heard", seeing(func(f *box.Facts, _ time.Time) { f.Holders = nil })},
+			},
+		},
+		{
 			name: "planning what was planned changes nothing", other: plansOnce,
 			mutants: []mutant{
 				{"each plan takes another margin off", with(func(r *rules) {

@@ -68,7 +68,7 @@ func (w *world) intent(step box.Step) {
 			w.append(box.LedgerNoticed, box.LedgerNote{Due: step.At, Marks: m})
 		}
 	case box.StepWait, box.StepFinish, box.StepAwaitReady, box.StepObserve, box.StepScan, box.StepQuiesce, box.StepUndrain,
-		box.StepReclaim, box.StepExport, box.StepVerifyExport, box.StepAdjust, box.StepRestore, box.StepAbandon:
+		box.StepReclaim, box.StepExport, box.StepVerifyExport, box.StepAdjust, box.StepDeepen, box.StepRestore, box.StepAbandon:
 	}
 }
 
@@ -101,7 +101,7 @@ func (w *world) entry(step box.Step, out box.Outcome) {
 	case box.StepObserve:
 		w.unread = false
 	case box.StepWait, box.StepFinish, box.StepAwaitReady, box.StepScan, box.StepQuiesce, box.StepUndrain,
-		box.StepReclaim, box.StepVerifyExport, box.StepNotify, box.StepRecord, box.StepAdjust:
+		box.StepReclaim, box.StepVerifyExport, box.StepNotify, box.StepRecord, box.StepAdjust, box.StepDeepen:
 	}
 }
 
@@ -240,6 +240,9 @@ func TestAnyLifeSurvivesTheLossOfItsWorkflow(t *testing.T) {
 			if rapid.Bool().Draw(rt, "provider leads") {
 				s.Policy.Lead = box.LeadProvider
 			}
+		}
+		if rapid.Bool().Draw(rt, "memory is kept") {
+			c.MemoryKept, c.Deepen = box.Yes, box.Yes
 		}
 		x := &chaos{T: rt, w: newWorldAt(rt, s, c), tokens: []string{"bogus"}}
 		w, turn, interrupted := x.w, 0, false
@@ -499,7 +502,7 @@ func TestMarksHoldWhatARebuildNeeds(t *testing.T) {
 		"Confirmation": "given again", "Failure": "tried at once", "Repairs": "counted again", "RepairedAt": "counted again",
 		"Observed": "read again", "ObservedAt": "read again", "Look": "read in any case", "UndrainOwed": "assumed",
 		"Rebuilt": "set by a rebuild", "Durable": "of the run", "Recording": "of the run", "Recorded": "of the run",
-		"Native": "told again", "NativeAt": "told again", "NativeStuck": "told again", "TurnEnded": "assumed", "Decided": "of the run", "Outbox": "of the run",
+		"Native": "told again", "NativeAt": "told again", "NativeStuck": "told again", "TurnEnded": "assumed", "Decided": "of the run", "DeepenFloor": "given again", "DeepenTries": "counted again", "Outbox": "of the run",
 		"Seen": "callers use new ids", "Abandonment": "asked for again, or in abandoned", "ToldBy": "read again", "Transitions": "made of the entries",
 	}
 	marks := map[string]reflect.Type{}

@@ -38,6 +38,9 @@ func TestAnyLife(t *testing.T) {
 		if rapid.Bool().Draw(rt, "provider forgets") {
 			c.PausedLife = box.Span(20 * day)
 		}
+		if rapid.Bool().Draw(rt, "memory is kept") {
+			c.MemoryKept, c.Deepen = box.Yes, box.Yes
+		}
 		x := &chaos{T: rt, w: newWorldAt(rt, s, c), tokens: []string{"bogus"}}
 		x.w.archive = rapid.SampledFrom([]box.ArchiveReceipt{{}, held, missing(2), unable}).Draw(rt, "files")
 		turn := 0
@@ -158,7 +161,7 @@ func (x *chaos) event(req box.Request, wait box.Step) {
 	case "fail":
 		kind := rapid.SampledFrom([]box.StepKind{
 			box.StepQuiesce, box.StepReclaim, box.StepExport, box.StepSuspend, box.StepResume, box.StepDelete, box.StepObserve,
-			box.StepUndrain, box.StepNotify, box.StepVerifyExport, box.StepCreate, box.StepAdopt, box.StepRestore, box.StepAbandon,
+			box.StepDeepen, box.StepUndrain, box.StepNotify, box.StepVerifyExport, box.StepCreate, box.StepAdopt, box.StepRestore, box.StepAbandon,
 		}).Draw(x.T, "kind")
 		w.fail[kind] = rapid.SampledFrom([]box.Class{
 			box.ClassUnavailable, box.ClassUnknown, box.ClassUnauthorized, box.ClassExhausted, box.ClassDeadlineExceeded, box.ClassFailedPrecondition,

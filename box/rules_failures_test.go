@@ -70,7 +70,7 @@ func TestWhatASteppedFailureMeans(t *testing.T) {
 				switch kind {
 				case box.StepScan:
 					step.Ask = &box.Ask{Kind: box.AskScan, ID: "q"}
-				case box.StepSuspend:
+				case box.StepSuspend, box.StepDeepen:
 					look = true // whatever it was: nobody knows how far it came
 				case box.StepResume:
 					look = class == box.ClassNotFound

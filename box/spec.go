@@ -50,6 +50,7 @@ const (
 type Policy struct { //nolint:recvcheck // only the method that hands out places to write to needs a pointer
 	Idle        Duration `json:"idle,omitzero"`         // last use to suspend; "never" keeps the box awake up to MaxRun
 	PausedTTL   Duration `json:"paused_ttl,omitzero"`   // suspend to expiry; "never" keeps it
+	DeepenAfter Duration `json:"deepen_after,omitzero"` // suspend to the end of its memory, where that is kept and can be given up; "never" keeps it
 	Notice      Duration `json:"notice,omitzero"`       // how long before expiry people are told
 	Grace       Duration `json:"grace,omitzero"`        // least time between a notice and a deletion by policy
 	TokenTTL    Duration `json:"token_ttl,omitzero"`    // how long a confirmation token is good for
@@ -70,6 +71,7 @@ func DefaultPolicy() Policy {
 	return Policy{
 		Idle:        Duration(15 * time.Minute),
 		PausedTTL:   Duration(30 * day),
+		DeepenAfter: Duration(time.Hour),
 		Notice:      Duration(72 * time.Hour),
 		Grace:       Duration(24 * time.Hour),
 		TokenTTL:    Duration(24 * time.Hour),
@@ -93,6 +95,7 @@ func (p *Policy) fields() []field {
 	return []field{
 		{"idle", &p.Idle, true},
 		{"paused_ttl", &p.PausedTTL, true},
+		{"deepen_after", &p.DeepenAfter, true},
 		{"notice", &p.Notice, false},
 		{"grace", &p.Grace, false},
 		{"token_ttl", &p.TokenTTL, false},

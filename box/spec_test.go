@@ -97,7 +97,7 @@ func TestPolicyValidate(t *testing.T) {
 func TestPolicyDefaults(t *testing.T) {
 	t.Parallel()
 	want := box.Policy{
-		Idle: box.Duration(15 * time.Minute), PausedTTL: box.Duration(30 * day), Notice: box.Duration(72 * time.Hour), Grace: box.Duration(day),
+		Idle: box.Duration(15 * time.Minute), PausedTTL: box.Duration(30 * day), DeepenAfter: box.Duration(time.Hour), Notice: box.Duration(72 * time.Hour), Grace: box.Duration(day),
 		TokenTTL: box.Duration(day), HolderLease: box.Duration(2 * time.Minute), MaxRun: box.Duration(12 * time.Hour), Undo: box.Duration(day),
 		ExportLife: box.Duration(90 * day), DeadMan: box.Duration(15 * time.Minute), OnExpiry: box.OnExpiryAsk,
 	}

@@ -44,6 +44,7 @@ const (
 	ReasonQuiet            ReasonCode = "quiet"             // drained; nothing runs
 	ReasonPausedTTL        ReasonCode = "paused-ttl"        // suspended longer than the policy allows
 	ReasonNoticeDue        ReasonCode = "notice-due"        // people are told before it happens
+	ReasonDeepenDue        ReasonCode = "deepen-due"        // its memory was kept for as long as the policy allows
 	ReasonConfirmed        ReasonCode = "confirmed"         // a person confirmed what was shown
 	ReasonPolicy           ReasonCode = "policy"            // the policy said so at creation
 	ReasonCancelled        ReasonCode = "cancelled"         // a person took it back

@@ -68,9 +68,12 @@ type Why struct {
 
 // Sighting is what was last seen of the box at its provider.
 type Sighting struct {
-	Phase Phase     `json:"phase"`
-	At    time.Time `json:"at,omitzero"`
-	Age   Duration  `json:"age,omitzero"`
+	Phase Phase `json:"phase"`
+	// MemoryKept says, of a suspended box, whether its processes are kept as they
+	// were; not set where the provider does not say.
+	MemoryKept Tri       `json:"memory_kept,omitzero"`
+	At         time.Time `json:"at,omitzero"`
+	Age        Duration  `json:"age,omitzero"`
 	// Evidence is what the provider said, in its own words.
 	Evidence string `json:"evidence,omitzero"`
 	// ToldBy is the id of the last signal from outside that differed from what
@@ -105,7 +108,7 @@ func (f *Facts) StatusAt(now time.Time) Status {
 		Next: next.Upcoming(), NextAt: next.At,
 		Holders: append([]Holder(nil), f.Holders...), SuspendedSince: f.SuspendedSince,
 		Export: f.Receipt, ExportCovers: f.covered(), Reclaimed: f.Reclaimed,
-		Deletion: f.Deletion, Confirmation: f.Confirmation, Failure: f.Failure, Ref: f.Ref, Policy: f.Policy,
+		Deletion: f.Deletion, Confirmation: f.Confirmation, Failure: f.Failure, Ref: f.Ref, Policy: f.Policy.Effective(),
 		Hold: f.Hold, Former: slices.Clone(f.Former),
 		Webhooks: f.Outbox.webhooks(), NoticesUntold: f.Outbox.Untold,
 	}
@@ -148,7 +151,7 @@ func (f *Facts) seen(now time.Time) *Sighting {
 	if f.Observed.Phase == "" {
 		return nil
 	}
-	return &Sighting{Phase: f.Observed.Phase, At: f.ObservedAt, Age: age(now, f.ObservedAt), Evidence: f.Observed.Evidence, ToldBy: f.ToldBy}
+	return &Sighting{Phase: f.Observed.Phase, MemoryKept: f.Observed.MemoryKept, At: f.ObservedAt, Age: age(now, f.ObservedAt), Evidence: f.Observed.Evidence, ToldBy: f.ToldBy}
 }
 
 func (f *Facts) because() Reason {

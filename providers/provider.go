@@ -58,6 +58,12 @@ func New(name string, d driver.Driver, opts *Options) (*Provider, error) {
 	if _, ok := d.(driver.Adjuster); row.NativeAdjust == box.Yes && !ok {
 		return nil, box.Errorf(box.ClassInternal, "driver %q claims NativeAdjust and does not implement it", row.Driver)
 	}
+	if _, ok := d.(driver.Deepener); row.Deepen == box.Yes && !ok {
+		return nil, box.Errorf(box.ClassInternal, "driver %q claims Deepen and does not implement it", row.Driver)
+	}
+	if row.Deepen == box.Yes && (row.Suspend != box.Yes || row.MemoryKept != box.Yes) {
+		return nil, box.Errorf(box.ClassInternal, "driver %q claims Deepen, and that a suspend keeps no memory", row.Driver)
+	}
 	return &Provider{name: name, installation: opts.Installation, keys: opts.Keys, row: row, driver: d}, nil
 }
 
@@ -160,6 +166,33 @@ func (p *Provider) Suspend(ctx context.Context, ref box.Ref) (box.Observation, e
 	}
 	if seen.Phase != box.PhaseSuspended {
 		return box.Observation{}, p.refuse(box.ClassUnknown, op, ref.Name, "the answer is %q, which proves nothing; look again", seen.Phase)
+	}
+	return p.same(op, ref, seen)
+}
+
+// Deepen suspends a box deeper whose memory is kept: its files stay, its memory
+// is given up. A nil error proves that. A suspended box that keeps no memory is
+// left alone. It never wakes a box, and refuses one that is not suspended:
+// FailedPrecondition. NotFound: the box is not there. After any other error the
+// box may be awake: observe it before anything else.
+func (p *Provider) Deepen(ctx context.Context, ref box.Ref) (box.Observation, error) {
+	const op = "deepen the suspend of"
+	if _, err := p.mutable(ctx, op, ref, p.row.Deepen); err != nil {
+		return box.Observation{}, err
+	}
+	deepener, ok := p.driver.(driver.Deepener)
+	if !ok {
+		return box.Observation{}, p.refuse(box.ClassUnsupported, op, ref.Name, "a suspended box can't be suspended deeper")
+	}
+	seen, err := deepener.Deepen(ctx, ref)
+	if err != nil {
+		return box.Observation{}, p.absent(ctx, op, ref, err, nil)
+	}
+	switch {
+	case seen.Phase != box.PhaseSuspended || seen.MemoryKept != box.No:
+		return box.Observation{}, p.refuse(box.ClassUnknown, op, ref.Name, "the answer is %q with memory kept: %s, which proves nothing; look again", seen.Phase, seen.MemoryKept)
+	case seen.Ref.ID != ref.ID:
+		return box.Observation{}, p.refuse(box.ClassUnknown, op, ref.Name, "the answer is about the id %q, which was %q; look again", seen.Ref.ID, ref.ID)
 	}
 	return p.same(op, ref, seen)
 }

@@ -33,6 +33,13 @@ func over(t *testing.T, d driver.Driver) *providers.Provider {
 	return p
 }
 
+// laddered is the row of a cloud that suspends with memory, and deeper.
+func laddered() box.Capabilities {
+	row := fakebox.DefaultRow()
+	row.MemoryKept, row.Deepen = box.Yes, box.Yes
+	return row
+}
+
 func spec(workspace string) box.Spec {
 	return box.Spec{Version: box.WireVersion, Workspace: workspace, Provider: "fake"}
 }
@@ -62,19 +69,25 @@ func TestNewRefusesWhatCannotWork(t *testing.T) {
 	good := providers.Options{Installation: installation, Keys: keys(t)}
 	empty := fakebox.DefaultRow()
 	empty.LookingIsUse = box.Unknown
+	forgetful := fakebox.DefaultRow()
+	forgetful.Deepen = box.Yes
+	silent := laddered()
+	silent.List, silent.Watch, silent.Adopt = box.No, box.No, box.No
 	for name, row := range map[string]struct {
 		class    box.Class
 		instance string
 		d        driver.Driver
 		opts     *providers.Options
 	}{
-		"a bad name":             {box.ClassInvalid, "Bad Name", d, &good},
-		"no driver":              {box.ClassInvalid, "fake", nil, &good},
-		"no options":             {box.ClassInvalid, "fake", d, nil},
-		"a bad installation":     {box.ClassInvalid, "fake", d, &providers.Options{Installation: "0A1B2C3D", Keys: keys(t)}},
-		"no keys":                {box.ClassInvalid, "fake", d, &providers.Options{Installation: installation}},
-		"a claim without method": {box.ClassInternal, "fake", overclaiming{d}, &good},
-		"a row with a hole":      {box.ClassInternal, "fake", fakebox.New(&fakebox.Options{Row: empty}).Driver(installation), &good},
+		"a bad name":                             {box.ClassInvalid, "Bad Name", d, &good},
+		"no driver":                              {box.ClassInvalid, "fake", nil, &good},
+		"no options":                             {box.ClassInvalid, "fake", d, nil},
+		"a bad installation":                     {box.ClassInvalid, "fake", d, &providers.Options{Installation: "0A1B2C3D", Keys: keys(t)}},
+		"no keys":                                {box.ClassInvalid, "fake", d, &providers.Options{Installation: installation}},
+		"a claim without method":                 {box.ClassInternal, "fake", overclaiming{d}, &good},
+		"memory that is given up and never kept": {box.ClassInternal, "fake", fakebox.New(&fakebox.Options{Row: forgetful}).Driver(installation), &good},
+		"a deeper suspend without method":        {box.ClassInternal, "fake", overclaiming{fakebox.New(&fakebox.Options{Row: silent}).Driver(installation)}, &good},
+		"a row with a hole":                      {box.ClassInternal, "fake", fakebox.New(&fakebox.Options{Row: empty}).Driver(installation), &good},
 	} {
 		_, err := providers.New(row.instance, row.d, row.opts)
 		wantClass(t, name, err, row.class)
@@ -86,7 +99,7 @@ func TestNewRefusesWhatCannotWork(t *testing.T) {
 
 func TestRefsOfOthersNeverReachTheDriver(t *testing.T) {
 	t.Parallel()
-	cloud := fakebox.New(nil)
+	cloud := fakebox.New(&fakebox.Options{Row: laddered()})
 	p := over(t, cloud.Driver(installation))
 	ok := made(t, p, "work")
 	for name, row := range map[string]struct {
@@ -119,6 +132,7 @@ func calls(t *testing.T, p *providers.Provider) map[string]func(ref box.Ref) err
 	return map[string]func(ref box.Ref) error{
 		"observe":  func(ref box.Ref) error { _, err := p.Observe(ctx, ref); return err },
 		"suspend":  func(ref box.Ref) error { _, err := p.Suspend(ctx, ref); return err },
+		"deepen":   func(ref box.Ref) error { _, err := p.Deepen(ctx, ref); return err },
 		"resume":   func(ref box.Ref) error { _, err := p.Resume(ctx, ref, driver.Start{}); return err },
 		"delete":   func(ref box.Ref) error { _, err := p.Delete(ctx, ref); return err },
 		"endpoint": func(ref box.Ref) error { _, err := p.Endpoint(ctx, ref); return err },
@@ -127,7 +141,7 @@ func calls(t *testing.T, p *providers.Provider) map[string]func(ref box.Ref) err
 
 func TestSwappedAccountStopsEveryMutationAndProvesNothing(t *testing.T) {
 	t.Parallel()
-	cloud := fakebox.New(nil)
+	cloud := fakebox.New(&fakebox.Options{Row: laddered()})
 	p := over(t, cloud.Driver(installation))
 	ref := made(t, p, "swap")
 	cloud.SwapAccount("another")

@@ -78,6 +78,9 @@ func newLoop(ctx workflow.Context, in box.Input) (*loop, error) {
 			return nil, refusal(err)
 		}
 		w.facts = in.Rebuilt
+		if w.facts.Capabilities.Deepen == box.Yes && !w.deepens() {
+			w.facts.Capabilities.Deepen = box.Unknown
+		}
 		w.facts.Revive(workflow.Now(ctx))
 	default:
 		if err := in.Spec.Validate(); err != nil {
@@ -121,7 +124,7 @@ func (w *loop) run() error {
 			}
 		case box.StepCreate, box.StepAwaitReady, box.StepObserve, box.StepScan, box.StepQuiesce, box.StepUndrain,
 			box.StepReclaim, box.StepExport, box.StepSuspend, box.StepResume, box.StepNotify, box.StepVerifyExport,
-			box.StepAdjust, box.StepDelete, box.StepAdopt, box.StepRestore, box.StepAbandon, box.StepRecord:
+			box.StepAdjust, box.StepDeepen, box.StepDelete, box.StepAdopt, box.StepRestore, box.StepAbandon, box.StepRecord:
 			if err := w.act(step, now); err != nil {
 				return err
 			}
@@ -162,6 +165,9 @@ func (w *loop) act(step box.Step, now time.Time) error {
 	}
 	if out.Receipt.Archive != (box.ArchiveReceipt{}) && !w.knowsArchives() {
 		out.Receipt.Archive = box.ArchiveReceipt{}
+	}
+	if c := out.Capabilities; c != nil && c.Deepen == box.Yes && !w.deepens() {
+		c.Deepen = box.Unknown
 	}
 	rested, at := w.facts.AtRest(), workflow.Now(w.ctx)
 	w.facts.Apply(step, out, at)
@@ -237,6 +243,9 @@ const (
 
 	changeArchives  = "archives"
 	archivesVersion = 1 // an export holds the workspace's files, and decisions go by what it lacks of them
+
+	changeDeepens  = "deepens"
+	deepensVersion = 1 // a suspended box whose memory is kept is suspended deeper after a while
 )
 
 // records reports whether this run may have the record step: one whose history
@@ -259,6 +268,14 @@ func (w *loop) looksAside() bool {
 func (w *loop) knowsArchives() bool {
 	//nolint:forbidigo // runs of an earlier release did not see it, and went on
 	return workflow.GetVersion(w.ctx, changeArchives, workflow.DefaultVersion, archivesVersion) >= archivesVersion
+}
+
+// deepens reports whether this run suspends a box deeper whose memory is kept.
+// The row that claims so may have come from an activity of a newer release than
+// the code that wrote this history.
+func (w *loop) deepens() bool {
+	//nolint:forbidigo // runs of an earlier release left such a box as it was
+	return workflow.GetVersion(w.ctx, changeDeepens, workflow.DefaultVersion, deepensVersion) >= deepensVersion
 }
 
 // awaitsReady reports whether this run waits for the agent-server of a box that

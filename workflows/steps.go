@@ -32,7 +32,7 @@ func boundsOf(kind box.StepKind) bounds {
 	switch kind {
 	case box.StepResume, box.StepSuspend, box.StepAwaitReady:
 		return mutation
-	case box.StepCreate, box.StepAdopt: // one try: a second one would hide that the first ended without an answer
+	case box.StepCreate, box.StepAdopt, box.StepDeepen: // one try: a second one would hide that the first ended without an answer
 		return bounds{start: mutation.start, beat: mutation.beat, tries: 1}
 	case box.StepDelete: // may read the whole export back once more
 		return bounds{start: longTransfer.start, beat: longTransfer.beat, tries: 1}
@@ -110,6 +110,8 @@ func (w *loop) start(ctx workflow.Context, step box.Step) workflow.Future {
 		return call(ctx, a.Export, activities.ExportInput{Target: target, Previous: f.Receipt, Drained: inSequence, Secrets: f.Policy.ExportSecrets})
 	case box.StepSuspend:
 		return call(ctx, a.Suspend, target)
+	case box.StepDeepen:
+		return call(ctx, a.Deepen, target)
 	case box.StepResume:
 		return call(ctx, a.Resume, activities.ResumeInput{Target: target, Env: f.Spec.Env, Secrets: f.Spec.Secrets})
 	case box.StepNotify:

@@ -225,6 +225,32 @@ func TestACommandForAnIDThatBeginsWithADashCanBeTyped(t *testing.T) {
 	assert.Contains(t, got.stdout, "boxkeeper box release --holder me -- -x\n")
 }
 
+// What becomes of the memory of a suspended box is shown, and can be set.
+func TestTheMemoryOfASuspendedBoxIsShown(t *testing.T) {
+	t.Parallel()
+	fake := newFake()
+	f := fake.add("mine", box.StateSuspended)
+	f.Capabilities.MemoryKept, f.Capabilities.Deepen = box.Yes, box.Yes
+	f.SuspendedAt, f.SuspendedSince, f.PausedClock = now.Add(-time.Minute), now.Add(-time.Minute), now.Add(-time.Minute)
+	f.Observed, f.ObservedAt = box.Observation{Phase: box.PhaseSuspended, MemoryKept: box.Yes}, now.Add(-time.Minute)
+	for _, command := range []string{"show", "why"} {
+		got := runWith(t, fake, "box", command, "mine")
+		require.Equal(t, 0, got.code, got.stderr)
+		assert.Contains(t, got.stdout, "Last seen at the provider: suspended with its memory kept, 1m ago.")
+		assert.Contains(t, got.stdout, "2026-05-01 12:59:00Z (in 59m)")
+	}
+	assert.Contains(t, runWith(t, fake, "box", "why", "mine").stdout, "its memory is kept for 1h after a suspend; then it is suspended deeper")
+	assert.Regexp(t, `memory of a suspended box +boxkeeper +1h +suspend it deeper`, runWith(t, fake, "box", "show", "mine").stdout)
+	assert.Regexp(t, `deepen-after: +1h`, runWith(t, fake, "box", "policy", "mine").stdout)
+	got := runWith(t, fake, "box", "policy", "mine", "--deepen-after", "never")
+	require.Equal(t, 0, got.code, got.stderr)
+	assert.Contains(t, got.stdout, "Risk: deepen_after is never")
+	assert.Equal(t, box.Never, f.Policy.DeepenAfter)
+	f.Observed.MemoryKept = box.No
+	assert.Contains(t, runWith(t, fake, "box", "show", "mine").stdout, "Last seen at the provider: suspended, 1m ago.")
+	assert.Equal(t, 2, runWith(t, fake, "box", "policy", "mine", "--deepen-after", "0s").code)
+}
+
 func TestWhatIsGoneIsNotWatched(t *testing.T) {
 	t.Parallel()
 	fake := newFake()

@@ -212,7 +212,11 @@ func (p *page) sighting(a *Shared, s *box.Sighting, asOf time.Time) {
 	if s == nil {
 		return
 	}
-	p.linef("Last seen at the provider: %s, %s ago%s%s.", printable(string(s.Phase)), a.age(s.Age, asOf), printable(ifText(": ", s.Evidence)), printable(ifText("; looked at because of ", s.ToldBy)))
+	memory := ""
+	if s.MemoryKept == box.Yes {
+		memory = " with its memory kept"
+	}
+	p.linef("Last seen at the provider: %s%s, %s ago%s%s.", printable(string(s.Phase)), memory, a.age(s.Age, asOf), printable(ifText(": ", s.Evidence)), printable(ifText("; looked at because of ", s.ToldBy)))
 }
 
 // grounds prints the facts that led to a decision.
@@ -233,6 +237,7 @@ func (p *page) grounds(a *Shared, g box.Grounds) {
 	at("suspended since", g.SuspendedSince)
 	at("expires", g.ExpiresAt)
 	at("people told of", g.NoticedFor)
+	say(g.MemoryKept == box.Yes, "its memory is kept")
 	say(g.ExportCovers, "an export covers the last use")
 	say(!g.ExportCovers, "no export covers the last use")
 	say(g.ConfirmedBy != "", "deletion confirmed by "+g.ConfirmedBy)

@@ -34,6 +34,7 @@ func policyFields(p *box.Policy) []policyField {
 	return []policyField{
 		{"idle", "from the last use to the suspend, or never (default 15m)", &p.Idle},
 		{"paused-ttl", "from the suspend to the expiry, or never (default 30d)", &p.PausedTTL},
+		{"deepen-after", "from the suspend to the end of its memory, where the provider keeps it and can give it up, or never (default 1h)", &p.DeepenAfter},
 		{"notice", "how long before the expiry people are told (default 72h)", &p.Notice},
 		{"grace", "least time between a notice and a deletion by policy (default 24h)", &p.Grace},
 		{"token-ttl", "how long a confirmation token is good for (default 24h)", &p.TokenTTL},

@@ -74,7 +74,7 @@ func instanceSettings() []Setting {
 		},
 		{
 			Key: SettingSuspend, Default: SuspendStop, Form: SuspendStop + " or " + SuspendFreeze, Drivers: []string{DriverLocal, DriverDocker},
-			What: "stop ends the processes of a suspended box and keeps its files; freeze keeps its memory too, until the machine or the engine restarts.",
+			What: "stop ends the processes of a suspended box and keeps its files; freeze keeps its memory too, for policy.deepen_after (1h by default) or until the machine or the engine restarts.",
 			When: "When resumes must go on in the middle of what ran: freeze.",
 		},
 		{

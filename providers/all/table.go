@@ -26,6 +26,7 @@ func MarkdownTable(rows []box.Capabilities) string {
 		{"it has an idle timer of its own", func(c box.Capabilities) string { return c.NativeIdle.String() }},
 		{"a box that is there can be taken over", func(c box.Capabilities) string { return c.Adopt.String() }},
 		{"that timer can be set again", func(c box.Capabilities) string { return c.NativeAdjust.String() }},
+		{"a suspended box can be made to give up its memory", func(c box.Capabilities) string { return c.Deepen.String() }},
 		{"who acts first on an idle box", func(c box.Capabilities) string { return string(c.Lead) }},
 		{"longest awake time", func(c box.Capabilities) string { return length(box.Duration(c.MaxRun), "no limit") }},
 		{"a suspended box is kept for", func(c box.Capabilities) string { return length(box.Duration(c.PausedLife), "ever") }},

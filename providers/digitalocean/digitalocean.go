@@ -176,6 +176,7 @@ func Row(Options) box.Capabilities {
 		NativeIdle:         box.Yes,
 		Adopt:              box.Yes,
 		NativeAdjust:       box.No,
+		Deepen:             box.No, // a session is paused in one way
 		Lead:               box.LeadOurs,
 		ResumeWait:         box.Span(resumeWait),
 		SuspendProof:       "the session is PAUSED, with the service's reason",

@@ -17,10 +17,11 @@ import (
 )
 
 var (
-	_ driver.Driver  = (*Driver)(nil)
-	_ driver.Lister  = (*Driver)(nil)
-	_ driver.Watcher = (*Driver)(nil)
-	_ driver.Adopter = (*Driver)(nil)
+	_ driver.Driver   = (*Driver)(nil)
+	_ driver.Lister   = (*Driver)(nil)
+	_ driver.Watcher  = (*Driver)(nil)
+	_ driver.Adopter  = (*Driver)(nil)
+	_ driver.Deepener = (*Driver)(nil)
 )
 
 // SuspendKind is what suspending a box means.
@@ -230,6 +231,7 @@ func Row(opts Options) box.Capabilities {
 		NativeIdle:   box.No,
 		Adopt:        box.Yes,
 		NativeAdjust: box.No,
+		Deepen:       box.No,
 		Lead:         box.LeadOurs,
 		ResumeWait:   box.Span(opts.StartTimeout),
 		SuspendProof: "the same container has exited since, its volume there",
@@ -240,7 +242,7 @@ func Row(opts Options) box.Capabilities {
 		row.URLStable = box.Yes
 	}
 	if opts.Suspend == SuspendPause {
-		row.MemoryKept = box.Yes
+		row.MemoryKept, row.Deepen = box.Yes, box.Yes
 		row.SuspendProof = "the same container is paused, its volume there"
 	}
 	return row

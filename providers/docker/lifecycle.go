@@ -152,7 +152,11 @@ func (d *Driver) Suspend(ctx context.Context, ref box.Ref) (box.Observation, err
 // is suspended without its memory is left alone; one that is not suspended is
 // FailedPrecondition, a gone one NotFound. It may be repeated, also when it was
 // cut off, and wakes nothing: the engine thaws the processes only to end them.
+// Unsupported where boxes are suspended by a stop: there is nothing deeper.
 func (d *Driver) Deepen(ctx context.Context, ref box.Ref) (box.Observation, error) {
+	if d.opts.Suspend != SuspendPause {
+		return box.Observation{}, box.Errorf(box.ClassUnsupported, "boxes of this instance are suspended by a stop, and keep no memory")
+	}
 	return d.toRest(ctx, ref, func(ctx context.Context, s *session, f *found) error {
 		switch seen := f.judge(); {
 		case seen.phase == box.PhaseSuspended && !seen.frozen:

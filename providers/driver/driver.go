@@ -180,6 +180,22 @@ type Adjuster interface {
 	Adjust(ctx context.Context, ref box.Ref, native box.Native) (box.Observation, error)
 }
 
+// Deepener suspends a box deeper whose memory is kept, so that it holds its files
+// only. A driver that claims Deepen implements it, and MUST say MemoryKept of
+// every suspended box.
+type Deepener interface {
+	// Deepen gives up the memory of a suspended box and returns only with proof
+	// (PhaseSuspended, MemoryKept No, the same ref) or an error. It MUST be safe to
+	// repeat, also after a lost answer; a suspended box that keeps no memory is
+	// answered as it is. It MUST NOT wake the box, nor let it run on the way in such
+	// a manner that anybody is served. A box that is not suspended MUST be refused
+	// with FailedPrecondition and left alone. For a gone box it MUST return NotFound.
+	//
+	// A call that was cut off may have left anything: the caller reads the box
+	// again, and suspends it again should it be found awake.
+	Deepen(ctx context.Context, ref box.Ref) (box.Observation, error)
+}
+
 // CreateRequest is what a driver needs to make a box.
 type CreateRequest struct {
 	Identity box.Identity

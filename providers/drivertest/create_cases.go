@@ -128,11 +128,15 @@ func testCreateForeign(t *testing.T, b *bench) {
 // mutations are the calls that change a box that is there.
 func mutations(t *testing.T, b *bench) map[string]func(ref box.Ref) error {
 	t.Helper()
-	return map[string]func(ref box.Ref) error{
+	all := map[string]func(ref box.Ref) error{
 		"suspend": func(ref box.Ref) error { _, err := b.suspend(t.Context(), ref); return err },
 		"resume":  func(ref box.Ref) error { _, err := b.resume(t.Context(), ref); return err },
 		"delete":  func(ref box.Ref) error { _, err := b.remove(t.Context(), ref); return err },
 	}
+	if b.row.Deepen == box.Yes {
+		all["deepen"] = func(ref box.Ref) error { _, err := b.deepen(t.Context(), ref); return err }
+	}
+	return all
 }
 
 func testOtherInstallation(t *testing.T, b *bench) {
@@ -144,6 +148,9 @@ func testOtherInstallation(t *testing.T, b *bench) {
 		"resume":   func() error { _, err := theirs.resume(t.Context(), ref); return err },
 		"delete":   func() error { _, err := theirs.remove(t.Context(), ref); return err },
 		"endpoint": func() error { _, err := theirs.endpoint(t.Context(), ref); return err },
+	}
+	if b.row.Deepen == box.Yes {
+		calls["deepen"] = func() error { _, err := theirs.deepen(t.Context(), ref); return err }
 	}
 	for what, call := range calls {
 		err := call()

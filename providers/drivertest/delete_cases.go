@@ -169,7 +169,11 @@ func testWatch(t *testing.T, b *bench) {
 	expect(early)
 	if b.row.Suspend == box.Yes {
 		// Our own calls are no news; what comes next must be the kill.
-		late = b.resumed(t, b.suspended(t, late))
+		late = b.suspended(t, late)
+		if b.row.Deepen == box.Yes {
+			b.deepened(t, late)
+		}
+		late = b.resumed(t, late)
 		b.runs(t, late)
 	}
 	gone := b.made(t, "deleted")

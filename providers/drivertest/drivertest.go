@@ -65,6 +65,9 @@ func cases() []testcase {
 		{"suspend and resume with an ended context can be repeated", true, testSuspendResumeCancelled},
 		{"suspend and resume with a lost answer can be repeated", true, testSuspendResumeLost},
 		{"what survives a resume is what the row claims", true, testSurvives},
+		{"the memory of a suspended box can be given up, and that wakes nothing", true, testDeepen},
+		{"giving up memory with an ended context or a lost answer can be repeated", true, testDeepenBroken},
+		{"giving up memory is for boxes at rest only", true, testDeepenRefused},
 		{"observing and listing wake nothing", true, testLooking},
 		{"a killed box is not gone, and every call works on it", false, testKilled},
 		{"an endpoint is for running boxes only", true, testEndpoint},
@@ -104,6 +107,9 @@ func testRow(t *testing.T, b *bench) {
 	if _, ok := b.wire.Driver.(driver.Adjuster); b.row.NativeAdjust == box.Yes && !ok {
 		t.Error("claims NativeAdjust and does not implement it")
 	}
+	if _, ok := b.wire.Driver.(driver.Deepener); b.row.Deepen == box.Yes && !ok {
+		t.Error("claims Deepen and does not implement it")
+	}
 	if _, ok := b.wire.Driver.(driver.Watcher); b.row.Watch == box.Yes && !ok {
 		t.Error("claims Watch and does not implement it")
 	}
@@ -130,7 +136,7 @@ func testFingerprint(t *testing.T, b *bench) {
 }
 
 func testNotClaimed(t *testing.T, b *bench) {
-	if b.row.Suspend == box.Yes && b.row.List == box.Yes && b.row.Watch == box.Yes && b.row.NativeAdjust == box.Yes && b.row.Adopt == box.Yes {
+	if b.row.Suspend == box.Yes && b.row.List == box.Yes && b.row.Watch == box.Yes && b.row.NativeAdjust == box.Yes && b.row.Adopt == box.Yes && b.row.Deepen == box.Yes {
 		t.Log("nothing to check: the driver claims everything")
 		return
 	}
@@ -149,6 +155,9 @@ func testNotClaimed(t *testing.T, b *bench) {
 		if got := b.phase(t, ref); got != box.PhaseRunning && got != box.PhaseStarting {
 			t.Errorf("the box is %q after calls that are not supported", got)
 		}
+	}
+	if b.row.Deepen != box.Yes {
+		quiet("deepen", func() error { _, err := b.deepen(t.Context(), ref); return err })
 	}
 	if b.row.List != box.Yes {
 		quiet("list", func() error { _, err := b.list(t.Context()); return err })

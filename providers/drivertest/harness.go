@@ -110,6 +110,15 @@ func (l *lossy) Resume(ctx context.Context, ref box.Ref, start driver.Start) (bo
 	return l.answer(l.Driver.Resume(ctx, ref, start))
 }
 
+// Deepen is not supported by a driver that does not implement it.
+func (l *lossy) Deepen(ctx context.Context, ref box.Ref) (box.Observation, error) {
+	deepener, ok := l.Driver.(driver.Deepener)
+	if !ok {
+		return box.Observation{}, box.Errorf(box.ClassUnsupported, "not implemented")
+	}
+	return l.answer(deepener.Deepen(ctx, ref))
+}
+
 // Adjust is not supported by a driver that does not implement it.
 func (l *lossy) Adjust(ctx context.Context, ref box.Ref, native box.Native) (box.Observation, error) {
 	adjuster, ok := l.Driver.(driver.Adjuster)

@@ -17,6 +17,7 @@ type target interface {
 	create(ctx context.Context, workspace string) (box.Observation, error)
 	observe(ctx context.Context, ref box.Ref) (box.Observation, error)
 	suspend(ctx context.Context, ref box.Ref) (box.Observation, error)
+	deepen(ctx context.Context, ref box.Ref) (box.Observation, error)
 	resume(ctx context.Context, ref box.Ref) (box.Observation, error)
 	remove(ctx context.Context, ref box.Ref) (box.Observation, error)
 	endpoint(ctx context.Context, ref box.Ref) (driver.Endpoint, error)
@@ -60,6 +61,14 @@ func (b bare) observe(ctx context.Context, ref box.Ref) (box.Observation, error)
 
 func (b bare) suspend(ctx context.Context, ref box.Ref) (box.Observation, error) {
 	return b.driver.Suspend(ctx, ref)
+}
+
+func (b bare) deepen(ctx context.Context, ref box.Ref) (box.Observation, error) {
+	deepener, ok := b.driver.(driver.Deepener)
+	if !ok {
+		return box.Observation{}, box.Errorf(box.ClassUnsupported, "not implemented")
+	}
+	return deepener.Deepen(ctx, ref)
 }
 
 func (b bare) resume(ctx context.Context, ref box.Ref) (box.Observation, error) {
@@ -156,6 +165,10 @@ func (p portable) observe(ctx context.Context, ref box.Ref) (box.Observation, er
 
 func (p portable) suspend(ctx context.Context, ref box.Ref) (box.Observation, error) {
 	return p.p.Suspend(ctx, ref)
+}
+
+func (p portable) deepen(ctx context.Context, ref box.Ref) (box.Observation, error) {
+	return p.p.Deepen(ctx, ref)
 }
 
 func (p portable) resume(ctx context.Context, ref box.Ref) (box.Observation, error) {

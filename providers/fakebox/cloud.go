@@ -48,6 +48,7 @@ func DefaultRow() box.Capabilities {
 		NativeIdle:         box.No,
 		Adopt:              box.Yes,
 		NativeAdjust:       box.No,
+		Deepen:             box.No,
 		Lead:               box.LeadOurs,
 		SuspendProof:       "the fake's own state",
 		DeleteProof:        "absent from the fake's account",
@@ -76,6 +77,7 @@ type Statement struct {
 	Foreign   bool          // made by Plant
 	Awake     time.Duration // billed as running
 	Suspended time.Duration // billed as suspended
+	Memory    time.Duration // of it, with its memory kept
 	Wakes     int           // resumes that started or thawed it
 	Starts    int           // times that its processes began anew
 }
@@ -144,6 +146,17 @@ func (c *Cloud) Use(name string) {
 // Kill ends a box's processes behind the driver's back; its files stay.
 func (c *Cloud) Kill(name, evidence string) {
 	c.change(name, box.PhaseFailed, evidence)
+}
+
+// LoseMemory gives up the memory of a suspended box behind the driver's back.
+func (c *Cloud) LoseMemory(name string) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.settle()
+	if b, ok := c.boxes()[name]; ok && b.frozen {
+		b.frozen, b.evidence = false, "memory lost at the provider"
+		c.report(b)
+	}
 }
 
 // Vanish destroys a box behind the driver's back.
@@ -234,6 +247,9 @@ func (b *sandbox) bill(until time.Time) {
 		b.Awake += span
 	case box.PhaseSuspended:
 		b.Suspended += span
+		if b.frozen {
+			b.Memory += span
+		}
 	case box.PhaseUnknown, box.PhaseFailed, box.PhaseGone:
 	}
 	if until.After(b.billed) {
@@ -287,6 +303,7 @@ func (c *Cloud) wall(b *sandbox, now time.Time) bool {
 	if at.IsZero() || at.After(now) {
 		return false
 	}
+	b.bill(at) // with the memory that it had until then
 	b.frozen = end == box.PhaseSuspended && row.MemoryKept == box.Yes
 	c.move(b, end, at, evidence)
 	c.report(b)

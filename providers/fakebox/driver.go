@@ -18,6 +18,7 @@ var (
 	_ driver.Watcher  = (*Driver)(nil)
 	_ driver.Adjuster = (*Driver)(nil)
 	_ driver.Adopter  = (*Driver)(nil)
+	_ driver.Deepener = (*Driver)(nil)
 )
 
 // Driver is one installation's view of a [Cloud].
@@ -111,6 +112,30 @@ func (d *Driver) Suspend(ctx context.Context, ref box.Ref) (box.Observation, err
 			// Only a living box has a memory that can be kept.
 			b.frozen = c.opts.Row.MemoryKept == box.Yes && b.Phase != box.PhaseFailed
 			c.move(b, box.PhaseSuspended, c.clock(), "suspended on request")
+		}
+		return c.observation(b, ref), nil
+	})
+}
+
+// Deepen gives up the memory of a suspended box.
+func (d *Driver) Deepen(ctx context.Context, ref box.Ref) (box.Observation, error) {
+	return call(ctx, d.cloud, OpDeepen, ref.Name, func(Fault) (box.Observation, error) {
+		c := d.cloud
+		if c.opts.Row.Deepen != box.Yes {
+			return box.Observation{}, box.Errorf(box.ClassUnsupported, "this cloud cannot give up memory")
+		}
+		b, err := d.find(ref)
+		if err != nil {
+			return box.Observation{}, err
+		}
+		if err := c.admit(ctx, b); err != nil {
+			return box.Observation{}, err
+		}
+		if b.Phase != box.PhaseSuspended {
+			return box.Observation{}, box.Errorf(box.ClassFailedPrecondition, "the box is %s; suspend it first", b.Phase)
+		}
+		if b.frozen {
+			b.frozen, b.evidence = false, "memory given up on request"
 		}
 		return c.observation(b, ref), nil
 	})

@@ -57,6 +57,8 @@ func rows() map[string]box.Capabilities {
 	stop := fakebox.DefaultRow()
 	freeze := stop
 	freeze.MemoryKept = box.Yes
+	ladder := freeze
+	ladder.Deepen = box.Yes
 	moving := stop
 	moving.SameIdentity, moving.URLStable, moving.KeyStable = box.No, box.No, box.No
 	rotating := freeze
@@ -68,7 +70,7 @@ func rows() map[string]box.Capabilities {
 	net := stop
 	net.NativeIdle, net.NativeAdjust, net.NativeIdleMost = box.Yes, box.Yes, box.Span(45*time.Minute)
 	return map[string]box.Capabilities{
-		"stops": stop, "freezes": freeze, "changes identity": moving,
+		"stops": stop, "freezes": freeze, "freezes, then stops": ladder, "changes identity": moving,
 		"rotates keys": rotating, "claims nothing": bare, "suspends by itself": native, "takes new timers": net,
 	}
 }
@@ -251,6 +253,48 @@ func TestLookingIsUseWhereTheRowSaysSo(t *testing.T) {
 		cloud.Advance(10 * time.Minute)
 		if s, _ := cloud.Statement(ref.Name); s.Phase != want {
 			t.Errorf("looking is use: %s, the box is %s, want %s", looking, s.Phase, want)
+		}
+	}
+}
+
+// What memory is billed for, and what a watcher hears when it is lost.
+func TestMemoryIsBilledUntilItIsGivenUp(t *testing.T) {
+	t.Parallel()
+	row := fakebox.DefaultRow()
+	row.MemoryKept, row.Deepen, row.PausedLife = box.Yes, box.Yes, box.Span(48*time.Hour)
+	for name, test := range map[string]struct {
+		end  func(*fakebox.Cloud, *fakebox.Driver, box.Ref)
+		want time.Duration
+		told int
+	}{
+		"given up":        {func(_ *fakebox.Cloud, d *fakebox.Driver, ref box.Ref) { _, _ = d.Deepen(t.Context(), ref) }, time.Hour, 0},
+		"lost":            {func(c *fakebox.Cloud, _ *fakebox.Driver, ref box.Ref) { c.LoseMemory(ref.Name); c.LoseMemory(ref.Name) }, time.Hour, 1},
+		"kept to the end": {func(*fakebox.Cloud, *fakebox.Driver, box.Ref) {}, 48 * time.Hour, 0},
+	} {
+		cloud := fakebox.New(&fakebox.Options{Row: row})
+		d := cloud.Driver(installation)
+		ref := made(t, d, "memory")
+		if _, err := d.Suspend(t.Context(), ref); err != nil {
+			t.Fatal(err)
+		}
+		cloud.Advance(time.Hour)
+		told := make(chan driver.Listed, 10)
+		ctx, cancel := context.WithCancel(t.Context())
+		done := make(chan error, 1)
+		go func() { done <- d.Watch(ctx, func(one driver.Listed) { told <- one }) }()
+		test.end(cloud, d, ref)
+		for range test.told {
+			if one := <-told; one.Observation.Phase != box.PhaseSuspended || one.Observation.MemoryKept != box.No {
+				t.Errorf("%s: told of %+v", name, one.Observation)
+			}
+		}
+		cancel()
+		if err := <-done; err != nil || len(told) != 0 {
+			t.Errorf("%s: %v, %d more told", name, err, len(told))
+		}
+		cloud.Advance(100 * time.Hour) // over its retention, too
+		if s, _ := cloud.Statement(ref.Name); s.Memory != test.want || s.Suspended != 48*time.Hour || s.Phase != box.PhaseGone {
+			t.Errorf("%s: statement %+v, want %s of memory", name, s, test.want)
 		}
 	}
 }

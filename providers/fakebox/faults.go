@@ -18,6 +18,7 @@ const (
 	OpObserve     Op = "observe"
 	OpSuspend     Op = "suspend"
 	OpResume      Op = "resume"
+	OpDeepen      Op = "deepen"
 	OpAdjust      Op = "adjust"
 	OpDelete      Op = "delete"
 	OpEndpoint    Op = "endpoint"

@@ -82,7 +82,7 @@ func (r *rig) Row() box.Capabilities {
 	row := box.Capabilities{
 		Driver: "local", Suspend: box.Yes, MemoryKept: box.No, SameIdentity: box.Yes,
 		URLStable: box.No, KeyStable: box.Yes, LookingIsUse: box.No, List: box.Yes, Watch: box.Yes,
-		ExportNeedsRunning: box.Yes, Fence: box.Yes, NativeIdle: box.No, NativeAdjust: box.No, Adopt: box.Yes, Lead: box.LeadOurs,
+		ExportNeedsRunning: box.Yes, Fence: box.Yes, NativeIdle: box.No, NativeAdjust: box.No, Deepen: box.No, Adopt: box.Yes, Lead: box.LeadOurs,
 		ResumeWait:   box.Span(time.Minute),
 		SuspendProof: "no process of the box left, its directory there",
 		DeleteProof:  "directory and processes gone, on the same machine and engine id",
@@ -91,7 +91,7 @@ func (r *rig) Row() box.Capabilities {
 		row.Watch = box.No
 	}
 	if r.opts.Suspend == local.SuspendFreeze {
-		row.MemoryKept = box.Yes
+		row.MemoryKept, row.Deepen = box.Yes, box.Yes
 		row.SuspendProof = "every process of the box stopped, its directory there"
 	}
 	return row

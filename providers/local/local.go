@@ -15,10 +15,11 @@ import (
 )
 
 var (
-	_ driver.Driver  = (*Driver)(nil)
-	_ driver.Lister  = (*Driver)(nil)
-	_ driver.Watcher = (*Driver)(nil)
-	_ driver.Adopter = (*Driver)(nil)
+	_ driver.Driver   = (*Driver)(nil)
+	_ driver.Lister   = (*Driver)(nil)
+	_ driver.Watcher  = (*Driver)(nil)
+	_ driver.Adopter  = (*Driver)(nil)
+	_ driver.Deepener = (*Driver)(nil)
 )
 
 // SuspendKind is what suspending a box means.
@@ -134,6 +135,7 @@ func Row(opts Options) box.Capabilities {
 		NativeIdle:         box.No,
 		Adopt:              box.Yes,
 		NativeAdjust:       box.No,
+		Deepen:             box.No,
 		Lead:               box.LeadOurs,
 		ResumeWait:         box.Span(opts.StartTimeout),
 		SuspendProof:       "no process of the box left, its directory there",
@@ -146,7 +148,7 @@ func Row(opts Options) box.Capabilities {
 		row.ResumeWait = box.Span(defaultStart)
 	}
 	if opts.Suspend == SuspendFreeze {
-		row.MemoryKept = box.Yes
+		row.MemoryKept, row.Deepen = box.Yes, box.Yes
 		row.SuspendProof = "every process of the box stopped, its directory there"
 	}
 	return row

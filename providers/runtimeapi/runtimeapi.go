@@ -239,6 +239,7 @@ func Row(opts Options) box.Capabilities {
 		NativeIdle:         box.No,
 		Adopt:              box.No, // a session cannot be renamed, and its name is the only mark
 		NativeAdjust:       box.No,
+		Deepen:             box.No,
 		Lead:               box.LeadOurs,
 		MaxRun:             box.Span(o.MaxRun.Std()),
 		PausedLife:         box.Span(o.PausedLife.Std()),

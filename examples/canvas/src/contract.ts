@@ -94,8 +94,8 @@ export const vocabulary = {
   State: ['unknown', 'creating', 'create-failed', 'starting', 'running', 'draining', 'suspending', 'suspended', 'resuming', 'maintenance-wake', 'awaiting-confirmation', 'undo-window', 'exporting', 'deleting', 'delete-blocked', 'box-archived', 'lost', 'abandoned'],
   Tier: ['caches', 'dependencies', 'runtime'],
   Phase: ['unknown', 'starting', 'running', 'suspended', 'failed', 'gone'],
-  ReasonCode: ['requested', 'created', 'ready', 'idle', 'wall', 'user-arrived', 'still-in-use', 'held', 'quiet', 'paused-ttl', 'notice-due', 'confirmed', 'policy', 'cancelled', 'undo-over', 'stale-export', 'exported', 'deleted', 'ended-by-itself', 'seen-at-provider', 'gone-at-provider', 'failed', 'refused', 'kept', 'frozen', 'nothing-due', 'history-changed', 'without-history', 'unreachable', 'policy-changed', 'awaiting-answer', 'export-impossible', 'adopted', 'replaced', 'restored', 'seen-again', 'abandoned', 'on-hold', 'rebuilt'],
-  StepKind: ['wait', 'finish', 'create', 'await-ready', 'observe', 'scan', 'quiesce', 'undrain', 'reclaim', 'export', 'suspend', 'resume', 'notify', 'adjust', 'verify-export', 'delete', 'adopt', 'restore', 'abandon', 'record'],
+  ReasonCode: ['requested', 'created', 'ready', 'idle', 'wall', 'user-arrived', 'still-in-use', 'held', 'quiet', 'paused-ttl', 'notice-due', 'deepen-due', 'confirmed', 'policy', 'cancelled', 'undo-over', 'stale-export', 'exported', 'deleted', 'ended-by-itself', 'seen-at-provider', 'gone-at-provider', 'failed', 'refused', 'kept', 'frozen', 'nothing-due', 'history-changed', 'without-history', 'unreachable', 'policy-changed', 'awaiting-answer', 'export-impossible', 'adopted', 'replaced', 'restored', 'seen-again', 'abandoned', 'on-hold', 'rebuilt'],
+  StepKind: ['wait', 'finish', 'create', 'await-ready', 'observe', 'scan', 'quiesce', 'undrain', 'reclaim', 'export', 'suspend', 'deepen', 'resume', 'notify', 'adjust', 'verify-export', 'delete', 'adopt', 'restore', 'abandon', 'record'],
   Class: ['Unknown', 'NotFound', 'AlreadyExists', 'Invalid', 'FailedPrecondition', 'Conflict', 'Unauthorized', 'Exhausted', 'Unavailable', 'Unsupported', 'Canceled', 'DeadlineExceeded', 'Internal'],
 } as const;
 
@@ -200,6 +200,7 @@ export type Phase = 'unknown' | 'starting' | 'running' | 'suspended' | 'failed' 
  * - quiet: drained; nothing runs
  * - paused-ttl: suspended longer than the policy allows
  * - notice-due: people are told before it happens
+ * - deepen-due: its memory was kept for as long as the policy allows
  * - confirmed: a person confirmed what was shown
  * - policy: the policy said so at creation
  * - cancelled: a person took it back
@@ -241,6 +242,7 @@ export type ReasonCode =
   | 'quiet'
   | 'paused-ttl'
   | 'notice-due'
+  | 'deepen-due'
   | 'confirmed'
   | 'policy'
   | 'cancelled'
@@ -280,6 +282,7 @@ export type ReasonCode =
  * - reclaim: free what can be made again
  * - export: take the history into our store, verified
  * - suspend: the provider's call, with proof
+ * - deepen: suspend it deeper: give its memory up, with proof
  * - resume: wake it, and wait until it answers
  * - notify: tell people
  * - adjust: set the provider's own timers
@@ -302,6 +305,7 @@ export type StepKind =
   | 'reclaim'
   | 'export'
   | 'suspend'
+  | 'deepen'
   | 'resume'
   | 'notify'
   | 'adjust'
@@ -404,6 +408,10 @@ export interface Policy {
    */
   paused_ttl?: Duration;
   /**
+   * suspend to the end of its memory, where that is kept and can be given up; "never" keeps it
+   */
+  deepen_after?: Duration;
+  /**
    * how long before expiry people are told
    */
   notice?: Duration;
@@ -502,6 +510,10 @@ export interface Capabilities {
    * native_adjust says whether that timer can be set again while the box runs, which also starts it anew.
    */
   native_adjust: Tri;
+  /**
+   * deepen says whether a suspended box whose memory is kept can be suspended deeper, so that it holds no memory. Rows of before there was this claim say nothing, and their boxes are left as they are.
+   */
+  deepen: Tri;
   /**
    * native_idle_least and NativeIdleMost bound that timer; equal where it is fixed, zero where there is no bound.
    */
@@ -1339,6 +1351,10 @@ export interface Failure {
  */
 export interface Sighting {
   phase: Phase;
+  /**
+   * memory_kept says, of a suspended box, whether its processes are kept as they were; not set where the provider does not say.
+   */
+  memory_kept?: Tri;
   at?: string;
   age?: Duration;
   /**
@@ -1528,6 +1544,10 @@ export interface Grounds {
    * the expiry that people were told
    */
   noticed_for?: string;
+  /**
+   * of a suspended box, as it was last seen
+   */
+  memory_kept?: Tri;
   export_covers_last_use?: boolean;
   export_sha256?: string;
   /**
