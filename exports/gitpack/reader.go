@@ -58,7 +58,7 @@ const (
 	maxLine    = 64 << 10 // of the head of a bundle
 	readBytes  = 4 << 10
 	maxApplied = 1 << 20   // of an object that is held
-	maxHeld    = 16 << 20  // of all of them
+	maxHeld    = 8 << 20   // of all of them
 	maxDelta   = 256 << 10 // of a difference that is applied, when it is unpacked
 	copyBytes  = 32 << 10
 
