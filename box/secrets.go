@@ -37,6 +37,6 @@ func (p SecretsPolicy) Refusal(found, masked int, workspace, report string) erro
 	if p != SecretsBlock || found <= masked {
 		return nil
 	}
-	return Errorf(ClassFailedPrecondition, "the history or the files of workspace %s hold %d possible secrets and its policy blocks such an export; %s in the export store lists them: remove them, or set export_secrets to redact or keep",
+	return Errorf(ClassFailedPrecondition, "the history or the files of workspace %s hold %d possible secrets (what could not be looked into counts as one) and its policy blocks such an export; %s in the export store lists them: remove them, or set export_secrets to redact or keep",
 		workspace, found-masked, report)
 }

@@ -67,7 +67,8 @@
 // # Secrets
 //
 // Every entry of a conversation is looked through for secrets before it is
-// stored, and every file of a workspace while its archive is read. secrets.json is
+// stored, and every file of a workspace and every object of its repositories while
+// its archive is read. secrets.json is
 // a [SecretsReport]: where they stand, never what they are. The request's policy
 // decides whether they are kept, masked or block the export; what the agent-server
 // promised to mask is masked always. In a file nothing is masked: a policy that

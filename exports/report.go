@@ -49,9 +49,14 @@ type ScannedObject struct {
 	SHA256 string `json:"sha256,omitzero"` // of what is stored
 	// Withheld says that it is not in the store, for what was found in the export.
 	Withheld bool `json:"withheld,omitzero"`
-	// Packed counts bytes that were not looked into: bundles and objects of git are
-	// compressed.
-	Packed   int64 `json:"packed,omitzero"`
+	// Packed counts bytes of git's bundles, packs and objects that could not be looked
+	// into; for each there is a find by the rule [NotLookedInto]. Reports of earlier
+	// versions, without Objects, count all of them: nobody looked into any.
+	Packed int64 `json:"packed,omitzero"`
+	// Objects counts the objects of git that were looked into, Partial the differences
+	// of which only what they add was.
+	Objects  int64 `json:"objects,omitzero"`
+	Partial  int64 `json:"partial,omitzero"`
 	Entries  int   `json:"entries"`
 	Bytes    int64 `json:"bytes"` // unpacked
 	Findings int   `json:"findings"`
@@ -60,7 +65,13 @@ type ScannedObject struct {
 	List []SecretFinding `json:"list,omitzero"`
 }
 
-// SecretFinding is one place where a secret stands.
+// NotLookedInto is the rule of a find that is none: what has the name of a bundle,
+// a pack or an object of git and cannot be read to its end may hold anything.
+const NotLookedInto = "not-looked-into"
+
+// SecretFinding is one place where a secret stands. In the history of a repository,
+// where most of a version is that of the one before, each value is one find: the
+// first one in the order of the archive.
 type SecretFinding struct {
 	Rule string `json:"rule"`
 	// Entry is the name in the archive, with what is a secret in it masked.
@@ -71,8 +82,19 @@ type SecretFinding struct {
 	// came from the box. Both are 0 when the whole entry is the secret.
 	Line   int64 `json:"line"`
 	Offset int64 `json:"offset"`
+	// Git is of what it is in a bundle or a pack: "commit", "tree" (the names in it),
+	// "blob", "tag", "difference" (of something that is not known), or "references"
+	// (names of branches and tags). Object is the id, empty where it is not known, and
+	// At the byte of the bundle or pack where it begins. Line, 0 where it is not known,
+	// and Offset are those in the object then.
+	Git    string `json:"git,omitzero"`
+	Object string `json:"object,omitzero"`
+	At     int64  `json:"at,omitzero"`
+	// Why says why something could not be looked into from At on.
+	Why string `json:"why,omitzero"`
 	// Fingerprint is equal for equal values, in all exports of a workspace. It is
-	// made with a key of the installation: nobody else can test a guess.
+	// made with a key of the installation: nobody else can test a guess. What could not
+	// be looked into has none.
 	Fingerprint string `json:"fingerprint"`
 	// Masked says that what is stored has a mask there.
 	Masked bool `json:"masked,omitzero"`

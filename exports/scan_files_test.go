@@ -17,7 +17,8 @@ import (
 )
 
 // leakyWork has leaks in a small file, across the borders of a large one, in a
-// name, in a patch across its parts, and in a bundle, where nobody sees it.
+// name, in a patch across its parts, in a bundle, and in what lies among the objects
+// of a git directory.
 func leakyWork(all []leak) work {
 	w := smallWork()
 	maps.Copy(w, work{
@@ -25,7 +26,7 @@ func leakyWork(all []leak) work {
 		"workspace/a/" + all[0].value + ".txt":         "nothing",
 		"workspace/a/keys.json":                        `{"api_key": "hunter2hunter2", "note": "no agent-server wrote this"}`,
 		"workspace/large.txt":                          strings.Repeat("a line of words\n", 70_000) + all[1].text + "\n" + strings.Repeat("and more\n", 9_000),
-		"repositories/0001/bundle/000001":              "# v2 git bundle\n" + all[3].text,
+		"repositories/0001/bundle/000001":              handMade("a text", all[3].text),
 		"repositories/0001/unstaged.patch/000001":      "+++ b/id_rsa\n" + all[3].text[:60],
 		"repositories/0001/unstaged.patch/000002":      all[3].text[60:] + "\n",
 		"repositories/0002/git/objects/ab/cdef/000001": all[0].text,
@@ -64,7 +65,7 @@ func TestScenario93SecretsInFilesAreReportedWithoutTheirValues(t *testing.T) {
 	src := newBoxWithWork(t, leakyWork(all), 2)
 	receipt, err := s.Export(t.Context(), request("a"), src, nil)
 	require.NoError(t, err)
-	require.Equal(t, box.SecretsReceipt{Scanned: true, Found: 5}, receipt.Secrets)
+	require.Equal(t, box.SecretsReceipt{Scanned: true, Found: 7}, receipt.Secrets)
 	require.True(t, receipt.Archive.Held())
 	r := reportOf(t, s, receipt.Key)
 	o := filesIn(t, r)
@@ -72,13 +73,17 @@ func TestScenario93SecretsInFilesAreReportedWithoutTheirValues(t *testing.T) {
 		"generic-api-key files/workspace/.env 2 false",
 		"github-pat files/workspace/a/masked.txt 1 true",
 		"aws-access-token files/workspace/large.txt 70001 false",
+		"private-key repositories/0001/bundle 1 false",
 		"private-key repositories/0001/unstaged.patch 2 false",
 		"github-pat repositories/0002/git/logs/HEAD 1 false",
+		"github-pat repositories/0002/git/objects/ab/cdef 1 false",
 	}, places(o))
-	require.Equal(t, 5, r.Findings)
+	require.Equal(t, 7, r.Findings)
 	require.Zero(t, r.Masked)
-	require.EqualValues(t, len(all[3].text)+len("# v2 git bundle\n")+len(all[0].text), o.Packed)
-	require.Equal(t, o.List[1].Fingerprint, o.List[4].Fingerprint)
+	require.Zero(t, o.Packed)
+	require.EqualValues(t, 2, o.Objects)
+	require.Equal(t, o.List[1].Fingerprint, o.List[5].Fingerprint)
+	require.Equal(t, o.List[1].Fingerprint, o.List[6].Fingerprint)
 
 	// The files are as they were.
 	reader, err := s.Workspace(t.Context(), "ws", receipt)
@@ -147,7 +152,7 @@ func TestUnchangedFilesAreReportedAgain(t *testing.T) {
 	require.NoError(t, err)
 	want, got := filesIn(t, reportOf(t, scanningStore(t, whole), fresh.Key)), filesIn(t, reportOf(t, scanningStore(t, b), second.Key))
 	require.Equal(t, want, got)
-	require.Equal(t, 8, got.Findings)
+	require.Equal(t, 10, got.Findings)
 
 	// With another key new finds have other fingerprints, and only those: the rest
 	// was not looked for again.

@@ -39,6 +39,7 @@ type fileScan struct {
 	past    *pastFiles
 	waiting []waiting
 	altered []workspacetar.Entry
+	history history
 }
 
 // waiting is a file that is as long as it was in the export before: its sum, which
@@ -47,6 +48,7 @@ type waiting struct{ name, sum string }
 
 func (c *scan) beginFiles(past *pastFiles) *fileScan {
 	f := &fileScan{scan: c, past: past}
+	f.history.files = f
 	f.stream = c.scanner.Files(c.key, func(v secretscan.Found) { f.add(v, false) })
 	f.names = c.scanner.Files(c.key, nil)
 	return f
@@ -63,15 +65,14 @@ func (f *fileScan) take(e workspacetar.Entry) (io.WriteCloser, error) {
 	}
 	f.end()
 	f.parts = parts
-	if packed(parts) {
-		f.parts = ""
-		f.object.Packed += e.Bytes
-		return nil, nil //nolint:nilnil // it is not looked at
-	}
 	name := cmp.Or(parts, e.Name)
 	f.look(name)
 	if e.Target != "" {
 		_, _ = io.WriteString(f, e.Target) // never fails; documented
+	}
+	if packed, ok := packedBy(name); ok && (parts != "" || e.Type == "file") {
+		f.history.expect(name, packed)
+		return f, nil
 	}
 	if sum, same := f.past.of(e); same && f.name == name {
 		f.waiting = append(f.waiting, waiting{name, sum})
@@ -88,12 +89,6 @@ func (f *fileScan) Close() error {
 	return nil
 }
 
-// packed reports whether a stream of a repository is compressed by git.
-func packed(parts string) bool {
-	_, below, _ := strings.Cut(strings.TrimPrefix(parts, box.WorkspaceRepositories), "/")
-	return below == "bundle" || strings.HasPrefix(below, "git/objects/")
-}
-
 // look begins an entry with its name.
 func (f *fileScan) look(name string) {
 	var inName []secretscan.Found
@@ -107,12 +102,20 @@ func (f *fileScan) look(name string) {
 
 // Write takes the content of an entry. It never fails.
 func (f *fileScan) Write(p []byte) (int, error) {
+	if f.history.takes(p) {
+		return len(p), nil
+	}
+	return f.text(p)
+}
+
+func (f *fileScan) text(p []byte) (int, error) {
 	f.object.Bytes += int64(len(p))
 	return f.stream.Write(p)
 }
 
 // end ends the entry, if there is one.
 func (f *fileScan) end() {
+	f.history.end()
 	_ = f.stream.Close() // never fails; documented
 	f.between = false
 }
@@ -157,13 +160,21 @@ func (f *fileScan) finish(ctx context.Context, keeper *chunkKeeper, tick func(in
 }
 
 func (f *fileScan) add(v secretscan.Found, inName bool) {
+	if f.history.open && !inName {
+		f.history.found(v)
+		return
+	}
 	f.count(SecretFinding{Rule: v.Rule, Entry: f.name, InName: inName, Line: v.Line, Offset: v.Offset, Fingerprint: v.Fingerprint})
 }
 
-// count counts a find and keeps the first of them in the order of the archive,
+// count counts a find, and list keeps the first of them in the order of the archive,
 // whatever the order is in which they are found.
 func (f *fileScan) count(one SecretFinding) {
 	f.object.Findings++
+	f.list(one)
+}
+
+func (f *fileScan) list(one SecretFinding) {
 	list := f.object.List
 	i, _ := slices.BinarySearchFunc(list, one, compareFindings)
 	if i == len(list) && (len(list) >= maxListedArchive || f.listed+len(one.Entry) > maxListedNames) {
@@ -185,7 +196,7 @@ func compareFindings(a, b SecretFinding) int {
 		}
 		return 1
 	}
-	return cmp.Or(workspacetar.Order(a.Entry, b.Entry), cmp.Compare(inName(a), inName(b)), cmp.Compare(a.Offset, b.Offset), cmp.Compare(a.Rule, b.Rule))
+	return cmp.Or(workspacetar.Order(a.Entry, b.Entry), cmp.Compare(inName(a), inName(b)), cmp.Compare(a.At, b.At), cmp.Compare(a.Offset, b.Offset), cmp.Compare(a.Rule, b.Rule))
 }
 
 // withheld reports whether what was found keeps the files out of the store.

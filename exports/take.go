@@ -132,7 +132,7 @@ func (e *exporter) take(ctx context.Context, src WorkspaceSource) (taken, error)
 
 // withheldText is for the receipt.
 func withheldText(found int, policy box.SecretsPolicy) string {
-	return fmt.Sprintf("they hold %d possible secrets, and export_secrets is %s: nothing is masked in files, so they are not stored; the report of secrets lists the places", found, policy)
+	return fmt.Sprintf("they hold %d possible secrets (what could not be looked into counts as one), and export_secrets is %s: nothing is masked in files, so they are not stored; the report of secrets lists the places", found, policy)
 }
 
 // workspaceFault sorts what a source says instead of giving its workspace.

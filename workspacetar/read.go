@@ -323,9 +323,13 @@ func alike(a, b box.ManifestEntry) bool {
 // end compares the manifest with everything.
 func (v *reading) end(h *tar.Header, content io.Reader) error {
 	offset := v.at.n
-	text, _, err := readAll(content, maxManifest)
-	if err != nil {
+	var all bytes.Buffer
+	if _, err := v.hand(part(h, offset), &all, io.LimitReader(content, maxManifest+1)); err != nil {
 		return err
+	}
+	text := all.Bytes()
+	if len(text) > maxManifest {
+		return fmt.Errorf("it is longer than %d bytes", maxManifest)
 	}
 	var m box.Manifest
 	if err := json.Unmarshal(text, &m); err != nil {

@@ -16,8 +16,8 @@ func (e Entry) LinkTarget() (target string, exact bool) {
 	return e.Target, !strings.ContainsRune(e.Target, utf8.RuneError)
 }
 
-// Take is told of an entry of the tree, or of a part of a stream, when its header
-// was read. It returns where the content goes, or nil. Nothing of it was compared
+// Take is told of an entry of the tree, of a part of a stream, or of the manifest,
+// when its header was read. It returns where the content goes, or nil. Nothing of it was compared
 // yet: all that it is given is worth nothing until the reading ends without an
 // error. SHA256 is not set, Bytes is what the header promises.
 type Take func(Entry) (io.WriteCloser, error)

@@ -97,6 +97,9 @@ type stage struct {
 
 // take says where the content of an entry goes.
 func (s *stage) take(e workspacetar.Entry) (io.WriteCloser, error) {
+	if e.Name == box.WorkspaceManifest {
+		return nil, nil //nolint:nilnil // ReadInto returns it
+	}
 	if e.Type == workspacetar.TypePart {
 		to, err := s.again.Part(s.ctx, path.Dir(strings.TrimPrefix(e.Name, box.WorkspaceRepositories)))
 		return keptOpen{to}, err

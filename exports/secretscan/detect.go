@@ -102,7 +102,7 @@ func (s *Scanner) look(w *work, name string, json bool, v *view, known *values) 
 	s.words.each(v.text, func(word uint16, end int) {
 		for _, n := range s.users[word] {
 			r := &s.rules[n]
-			if r.promised && (!json || !quoted(v.text, end-len(s.words.words[word]), end, r.id == rulePromised)) || r.path != nil && !r.path.MatchString(name) {
+			if r.promised && (!json || !quoted(v.text, end-len(s.words.words[word]), end, r.id == rulePromised)) || !r.isFor(name) {
 				continue
 			}
 			around := window{0, len(v.text)}

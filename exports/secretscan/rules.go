@@ -20,6 +20,7 @@ const (
 	// Our own rules.
 	rulePromised = "agent-server-key"
 	ruleFernet   = "agent-server-fernet"
+	ruleURL      = "url-credentials"
 
 	ruleGeneric = "generic-api-key"
 )
@@ -30,6 +31,10 @@ const (
 	promisedKeys = `api_key|aws_access_key_id|aws_secret_access_key|aws_session_token|llm_api_key`
 	fernetStart  = `gAAAAA`
 )
+
+// placesOfRemotes are the names of what holds addresses of remotes and little else.
+// Elsewhere such an address is an example more often than not.
+const placesOfRemotes = `^(?:manifest\.json|repositories/[0-9]+/git/(?:FETCH_HEAD|logs/.+))$`
 
 // rule is one rule, ready to be used.
 type rule struct {
@@ -45,6 +50,20 @@ type rule struct {
 	shape *shape
 	// promised rules look only at the bytes as they are, of JSON files.
 	promised bool
+	// named rules are not for what has no name.
+	named bool
+}
+
+// forNames are the rules that are not for a text whose name nobody knows: each
+// password in quotes would be found, also one that no key looks like.
+func forNames() []string { return []string{ruleURL, "hashicorp-tf-password"} }
+
+// isFor reports whether the rule is for an entry, by its name.
+func (r *rule) isFor(name string) bool {
+	if name == unnamed {
+		return !r.named
+	}
+	return r.path == nil || r.path.MatchString(name)
 }
 
 // allowlist says which finds are none.
@@ -106,6 +125,15 @@ func ours() []ruleFileEntry {
 	}
 }
 
+// addresses is the rule for what an address of a remote holds: a password, or
+// a token that stands for a user.
+func addresses() ruleFileEntry {
+	return ruleFileEntry{
+		ID: ruleURL, Keywords: []string{"://"}, Path: placesOfRemotes,
+		Regex: `://(?:[^\s/?#:@"'<>]{0,256}:([^\s/?#@"'<>]{1,512})|([^\s/?#:@"'<>]{20,512}))@`,
+	}
+}
+
 // loadRules reads and compiles all rules, and the allowlist that is for all of
 // them. Its paths are left out: an export is scanned whole.
 func loadRules() (rules []rule, global allowlist, err error) {
@@ -121,12 +149,13 @@ func loadRules() (rules []rule, global allowlist, err error) {
 	if global, err = compileAllowlist(file.Allowlist); err != nil {
 		return nil, allowlist{}, err
 	}
-	for i, entry := range append(ours(), file.Rules...) {
+	all := slices.Concat(ours(), []ruleFileEntry{addresses()}, file.Rules)
+	for i, entry := range all {
 		r, err := compileRule(entry)
 		if err != nil {
 			return nil, allowlist{}, fmt.Errorf("rule %s: %w", entry.ID, err)
 		}
-		r.promised = i < len(ours())
+		r.promised, r.named = i < len(ours()), slices.Contains(forNames(), entry.ID)
 		rules = append(rules, r)
 	}
 	return rules, global, nil

@@ -40,7 +40,7 @@ func New() (*Scanner, error) {
 		return nil, box.Errorf(box.ClassInternal, "read the rules that find secrets: %w", err)
 	}
 	s := &Scanner{rules: rules, global: global}
-	sum := sha256.Sum256([]byte(gitleaksRules + "\n" + fmt.Sprint(ours(), version)))
+	sum := sha256.Sum256([]byte(gitleaksRules + "\n" + fmt.Sprint(ours(), addresses(), version)))
 	s.ruleID = hex.EncodeToString(sum[:8])
 	var words []string
 	index := map[string]int{}
@@ -64,7 +64,7 @@ func New() (*Scanner, error) {
 }
 
 // version changes when the same rules would find other things.
-const version = 1
+const version = 2
 
 // Rules names the rules and how they are applied: two scans with one name find
 // the same.
@@ -130,6 +130,9 @@ type Stream struct {
 	lined  int64
 	work   *work
 	closed bool
+
+	wide *wide // what a file in UTF-16 says
+	told bool  // whether it is in that is known
 }
 
 // Stream begins the scan of an entry. Its name decides only which rules are for
@@ -153,11 +156,22 @@ func (s *Scanner) Files(key Key, found func(Found)) *Stream {
 	return &Stream{scanner: s, key: key, found: found, work: &work{}, piece: filePiece, files: true, closed: true}
 }
 
+// unnamed is no name that a file can have.
+const unnamed = "\x00"
+
 // Reset makes a stream ready for another entry, in the same memory.
 func (t *Stream) Reset(name string) {
 	t.name, t.json = name, !t.files && isJSON(name)
 	t.buf, t.base, t.next, t.lines, t.lined, t.closed = t.buf[:0], 0, 0, 0, 0, false
+	t.told = !t.files
+	if t.wide != nil {
+		t.wide.open = false
+	}
 }
+
+// Unnamed is [Stream.Reset] for a text whose file nobody knows: rules for files of
+// some name are tried too.
+func (t *Stream) Unnamed() { t.Reset(unnamed) }
 
 var _ io.WriteCloser = (*Stream)(nil)
 
@@ -167,12 +181,16 @@ func (t *Stream) Write(p []byte) (int, error) {
 		return 0, io.ErrClosedPipe
 	}
 	n := len(p)
+	if t.told && t.wide.on() {
+		t.wide.write(p)
+	}
 	for len(p) > 0 {
 		room := t.piece + behind + before - len(t.buf)
 		k := min(room, len(p))
 		t.buf = append(t.buf, p[:k]...)
 		p = p[k:]
 		if k == room {
+			t.tell(p)
 			t.scan(false)
 		}
 	}
@@ -182,7 +200,9 @@ func (t *Stream) Write(p []byte) (int, error) {
 // Close scans the rest. A second call does nothing.
 func (t *Stream) Close() error {
 	if !t.closed {
+		t.tell(nil)
 		t.scan(true)
+		t.wide.close()
 		t.closed = true
 	}
 	return nil
@@ -240,6 +260,7 @@ func (s *Scanner) Name(key Key, name string, known *Values, found func(Found)) (
 // Name is [Scanner.Name] in the memory of a stream, which is of no entry then.
 func (t *Stream) Name(name string, found func(Found)) (masked string) {
 	t.Reset("")
+	t.told = true // a name is bytes; what is found comes in its order
 	from := 0
 	t.found = func(f Found) {
 		masked += name[from:f.Offset] + NameMask

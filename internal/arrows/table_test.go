@@ -51,7 +51,8 @@ var layers = []layer{
 	{"in-box", "agentserver/storage/*", "domain agentserver in-box", "golang.org/x/sys"},
 
 	{"secret-scan", "exports/secretscan", "domain", "github.com/BurntSushi/toml"},
-	{"exports", "exports", "domain archive secret-scan", "gocloud.dev github.com/aws filippo.io/age github.com/klauspost/compress github.com/restic/chunker golang.org/x/sys"},
+	{"git-reader", "exports/gitpack", "", "github.com/klauspost/compress"},
+	{"exports", "exports", "domain archive secret-scan git-reader", "gocloud.dev github.com/aws filippo.io/age github.com/klauspost/compress github.com/restic/chunker golang.org/x/sys"},
 	{"activities", "activities", "domain driver portable agentserver exports", sdkInActivities + " " + zap},
 	{"notices", "internal/notices", "domain", "github.com/cloudevents/sdk-go/v2 " + zap},
 	// Names and types of activities, never their work.

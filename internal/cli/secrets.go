@@ -67,13 +67,18 @@ func (a *Shared) exportsSecretsCommand() *cobra.Command {
 func (p *page) secretsFound(out secretsFound) {
 	r := out.Report
 	rows := [][]string{{"RULE", "WHERE", "LINE", "FINGERPRINT", "IN THE STORE"}}
-	packed := int64(0)
+	var packed, objects, partial int64
 	for _, o := range r.Objects {
-		packed += o.Packed
+		packed, objects, partial = packed+o.Packed, objects+o.Objects, partial+o.Partial
 		for _, f := range o.List {
 			line := stringOf(f.Line)
-			if f.InName {
+			switch {
+			case f.InName:
 				line = "its name"
+			case f.Why != "":
+				line = printable(f.Why)
+			case f.Git != "" && f.Line == 0:
+				line = "byte " + stringOf(f.Offset)
 			}
 			stored := "as it is"
 			switch {
@@ -82,7 +87,7 @@ func (p *page) secretsFound(out secretsFound) {
 			case f.Masked:
 				stored = "masked"
 			}
-			rows = append(rows, []string{f.Rule, printable(f.Entry), line, f.Fingerprint, stored})
+			rows = append(rows, []string{f.Rule, secretPlace(f), line, f.Fingerprint, stored})
 		}
 	}
 	if len(rows) > 1 {
@@ -95,6 +100,27 @@ func (p *page) secretsFound(out secretsFound) {
 	if packed > 0 {
 		p.linef("Not looked into: %s that git has compressed.", size(packed))
 	}
+	if objects+partial > 0 {
+		p.linef("Looked into: %s of git%s.", plural(objects, "object"), partialText(partial))
+	}
+}
+
+// secretPlace is the entry, and the object of git in it.
+func secretPlace(f exports.SecretFinding) string {
+	switch {
+	case f.Git == "":
+		return printable(f.Entry)
+	case f.Object == "":
+		return printable(f.Entry+", "+f.Git) + " at byte " + stringOf(f.At)
+	}
+	return printable(f.Entry + ", " + f.Git + " " + f.Object)
+}
+
+func partialText(n int64) string {
+	if n == 0 {
+		return ""
+	}
+	return ", and what " + plural(n, "difference") + " of large objects, or of some that are not there, add"
 }
 
 func maskedText(masked int) string {
