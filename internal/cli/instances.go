@@ -138,7 +138,7 @@ func portRange(field, text string) (docker.Ports, error) {
 
 func runtimeAPIOptions(p config.Provider) (runtimeapi.Options, error) {
 	o := runtimeapi.Options{
-		URL: p.Set[config.SettingURL], Account: p.Set[config.SettingAccount], Image: p.Set[config.SettingImage], Command: p.AgentServer,
+		URL: p.Set[config.SettingURL], Account: p.Set[config.SettingAccount], Image: p.Set[config.SettingImage], Command: p.AgentServer, WorkingDir: p.Set[config.SettingWorkingDir],
 		ResourceFactor: int(number(p, config.SettingResourceFactor)), RuntimeClass: p.Set[config.SettingRuntimeClass],
 		AllowHTTP: p.Set[config.SettingPlainHTTP] == config.Allow, ListsFailed: p.Set[config.SettingListsFailed] == config.Yes,
 	}

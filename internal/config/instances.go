@@ -50,6 +50,7 @@ const (
 	SettingPausedLife     = "paused_life"
 	SettingMaxRun         = "max_run"
 	SettingAccount        = "account"
+	SettingWorkingDir     = "working_dir"
 	SettingListsFailed    = "lists_failed"
 	SettingPlainHTTP      = "plain_http"
 
@@ -166,6 +167,11 @@ func runtimeAPISettings() []Setting {
 			Key: SettingAPIKey, Default: "env:RUNTIME_API_KEY", Form: "reference: file:/absolute/path, env:NAME or credential:NAME", kind: kindSecret, Drivers: of,
 			What: "The key that is sent as X-API-Key. Without it the instance is off, and a line says so. No spec can name it.",
 			When: "When it is not in the environment.",
+		},
+		{
+			Key: SettingWorkingDir, Default: "/", Form: "absolute path in the box", Drivers: of,
+			What: "Where the agent-server starts.",
+			When: "With an image whose server expects another directory.",
 		},
 		{
 			Key: SettingResourceFactor, Default: "1", Form: "1, 2, 4 or 8", kind: kindNumber, Drivers: of,
