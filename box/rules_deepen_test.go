@@ -324,11 +324,18 @@ func TestADeletionWhileTheMemoryIsGivenUp(t *testing.T) {
 		w.confirm(w.requestDelete().Token)
 		w.settle()
 		w.state(box.StateDeleteBlocked)
-		w.pass(30 * time.Minute)
-		w.pass(31 * time.Minute)
-		if why := w.facts.WhyAt(w.now); strings.Contains(why.NextReason.Text, "as told") && why.Next == box.StepResume {
-			t.Errorf("it says %q", why.NextReason.Text)
+		blocked := w.facts.Failure
+		require.Equal(t, box.StepVerifyExport, blocked.Step)
+		for end := w.facts.SuspendedAt.Add(time.Hour - time.Minute); w.now.Before(end); {
+			w.pass(time.Minute)
 		}
+		require.Zero(t, w.did(box.StepDeepen))
+		w.facts.Failure = blocked // of whatever was tried last
+		w.facts.StateSince = w.now
+		w.pass(time.Minute)
+		require.Equal(t, 1, w.did(box.StepDeepen))
+		require.Equal(t, blocked, w.facts.Failure)
+		w.state(box.StateDeleteBlocked)
 	})
 }
 
