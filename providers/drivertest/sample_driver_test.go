@@ -37,7 +37,7 @@ func (d *sample) Capabilities() box.Capabilities {
 	row := box.Capabilities{
 		Driver: "sample", Suspend: box.Yes, MemoryKept: box.No, SameIdentity: box.Yes, URLStable: box.Yes, KeyStable: box.Yes,
 		LookingIsUse: box.No, List: box.Yes, Watch: box.No, ExportNeedsRunning: box.Yes, Fence: box.No, NativeIdle: box.No,
-		NativeAdjust: box.No, Adopt: box.No, Lead: box.LeadOurs,
+		NativeAdjust: box.No, Deepen: box.No, Adopt: box.No, Lead: box.LeadOurs,
 		SuspendProof: "state SUSPENDED", DeleteProof: "the service's own 404 in the same account",
 	}
 	return row

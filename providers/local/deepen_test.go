@@ -4,6 +4,7 @@ import (
 	"os"
 	"runtime"
 	"testing"
+	"time"
 
 	"github.com/openhands/boxkeeper/box"
 	"github.com/openhands/boxkeeper/providers/local"
@@ -96,6 +97,9 @@ func TestDeepenOfABoxWhoseFrozenProcessesEnded(t *testing.T) {
 	t.Parallel()
 	r, d, ref, family := deep(t, "killed")
 	r.Kill(t, ref)
+	for root := family[len(family)-1]; state(root) != "" && state(root) != "Z"; { // one that is ending is not frozen, so it is not suspended
+		time.Sleep(time.Millisecond)
+	}
 	for range 2 {
 		if seen := must(t, "deepen")(d.Deepen(t.Context(), ref)); seen.MemoryKept != box.No {
 			t.Errorf("memory kept: %s", seen.MemoryKept)
