@@ -158,7 +158,7 @@ func (r *Reader) difference(at, size int64, other *object) error {
 		}
 		r.applied += result
 		r.visit.Begin(other.kind, at)
-		a = &applied{data: make([]byte, 0, result)}
+		a = &applied{data: r.held.buffer(result)}
 		d.insert = a.insert
 		d.copied = func(from, n int64) { a.data = append(a.data, other.data[from:from+n]...) }
 		return nil

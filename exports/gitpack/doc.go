@@ -4,7 +4,7 @@
 // differences what they add. Package exports calls it, with what a box gave.
 //
 // What it must never do: run git, write to a disk, take a number on trust, hold
-// more than about 12 MB, or put anything that it read into an error. It is no check
+// more than about 16 MB, or put anything that it read into an error. It is no check
 // of a repository: the sums of packs are not compared, and no reference is followed.
 //
 // # Differences

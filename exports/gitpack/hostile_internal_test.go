@@ -2,10 +2,12 @@ package gitpack
 
 import (
 	"bytes"
+	"crypto/sha256"
 	"encoding/binary"
 	"errors"
 	"fmt"
 	"io"
+	"math/rand/v2"
 	"strings"
 	"testing"
 
@@ -287,14 +289,24 @@ func TestDifferencesThatMakeMuchAreNotAllApplied(t *testing.T) {
 func TestWhatIsHeldIsBounded(t *testing.T) {
 	t.Parallel()
 	var h held
+	var sums [][sha256.Size]byte
+	random := rand.NewChaCha8([32]byte{4})
 	h.clear()
 	for i := range 200 {
-		h.add(&object{at: int64(i), id: fmt.Sprint(i % 150), data: make([]byte, 300_000)})
-		if h.bytes > maxHeld || len(h.byAt) != h.order.Len() || len(h.byID) > len(h.byAt) {
-			t.Fatalf("%d bytes of %d objects", h.bytes, len(h.byAt))
+		data := make([]byte, 300_000)
+		_, _ = random.Read(data)
+		h.add(&object{at: int64(i), id: fmt.Sprint(i % 150), data: bytes.Clone(data)})
+		if n := h.plain.bytes + h.packed.bytes; n > maxHeld || len(h.byAt) != h.plain.order.Len()+h.packed.order.Len() || len(h.byID) > len(h.byAt) {
+			t.Fatalf("%d bytes of %d objects", n, len(h.byAt))
 		}
-		if h.at(int64(i)) == nil || h.named(fmt.Sprint(i%150)) == nil {
+		sums = append(sums, sha256.Sum256(data))
+		if o := h.at(int64(i)); o == nil || h.named(fmt.Sprint(i%150)) != o || !bytes.Equal(o.data, data) {
 			t.Fatal("the newest is not held")
+		}
+		// One that was used a while ago was compressed meanwhile.
+		while := max(0, i-12)
+		if o := h.at(int64(while)); o == nil || sha256.Sum256(o.data) != sums[while] {
+			t.Fatalf("%d is not held at %d, or is not what it was", while, i)
 		}
 		h.at(0) // it is used, so it stays
 	}

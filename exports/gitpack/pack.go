@@ -122,7 +122,7 @@ func (r *Reader) whole(kind Kind, at, size int64) error {
 	}
 	o := &object{at: at, kind: kind}
 	if size <= maxApplied {
-		o.data = make([]byte, 0, size)
+		o.data = r.held.buffer(size)
 	}
 	err := r.content(o, size)
 	if err == nil && o.data != nil {

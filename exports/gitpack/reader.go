@@ -58,7 +58,9 @@ const (
 	maxLine    = 64 << 10 // of the head of a bundle
 	readBytes  = 4 << 10
 	maxApplied = 1 << 20   // of an object that is held
-	maxHeld    = 8 << 20   // of all of them
+	maxHeld    = 12 << 20  // of all of them
+	maxPlain   = 4 << 20   // of those that are not compressed
+	maxZipped  = 512 << 10 // of one that is
 	maxDelta   = 256 << 10 // of a difference that is applied, when it is unpacked
 	copyBytes  = 32 << 10
 
