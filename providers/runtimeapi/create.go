@@ -1,0 +1,188 @@
+package runtimeapi
+
+import (
+	"context"
+	"maps"
+	"slices"
+	"time"
+
+	"github.com/openhands/boxkeeper/box"
+	"github.com/openhands/boxkeeper/providers/driver"
+)
+
+// startGrace is how long after a create that ended unclear no other one is sent
+// for the same name, while it is looked for.
+const startGrace = 30 * time.Second
+
+// startRequest is the body of /start: the fields that public clients send
+// [SDK, 22 Aug 2026].
+type startRequest struct {
+	Image          string            `json:"image"`
+	Command        []string          `json:"command"`
+	WorkingDir     string            `json:"working_dir"`
+	Environment    map[string]string `json:"environment"`
+	SessionID      string            `json:"session_id"`
+	ResourceFactor int               `json:"resource_factor"`
+	RuntimeClass   string            `json:"runtime_class,omitempty"`
+	RunAsUser      int               `json:"run_as_user"`
+	FSGroup        int               `json:"fs_group"`
+}
+
+// agentUser owns the files in the public image.
+const agentUser = 10001
+
+// Create starts the session of the box's name, or answers the one that is
+// there. The service knows no labels, and makes the box's key itself.
+func (d *Driver) Create(ctx context.Context, req driver.CreateRequest) (box.Observation, error) {
+	if err := ended(ctx); err != nil {
+		return box.Observation{}, err
+	}
+	name := req.Identity.Name()
+	ref := box.Ref{Name: name, Epoch: req.Identity.Epoch, Fingerprint: d.place}
+	if identity, ok := driver.IdentityOf(ref); !ok || identity.Installation != d.installation {
+		return box.Observation{}, box.Errorf(box.ClassFailedPrecondition, "%q is not a box of installation %s", name, d.installation)
+	}
+	body, secrets := d.startRequest(name, req)
+	if body.Image == "" {
+		return box.Observation{}, box.Invalidf("image", "the spec names none and the instance has no default; set one of them")
+	}
+	release, err := d.locks.take(ctx, name)
+	if err != nil {
+		return box.Observation{}, err
+	}
+	defer release()
+	s, err := d.existing(ctx, name)
+	if err != nil {
+		return box.Observation{}, err
+	}
+	if s == nil {
+		if s, err = d.start(ctx, name, body, secrets); err != nil {
+			return box.Observation{}, err
+		}
+	}
+	d.settle(name)
+	return d.observation(ref, s), nil
+}
+
+// startRequest is what /start is told, and the values in it that no error may
+// repeat. The session key is not among it: the service makes one.
+func (d *Driver) startRequest(name string, req driver.CreateRequest) (body startRequest, secrets []string) {
+	body = startRequest{
+		Image: req.Image, Command: d.opts.Command, WorkingDir: d.opts.WorkingDir, Environment: map[string]string{},
+		SessionID: name, ResourceFactor: d.opts.ResourceFactor, RuntimeClass: d.opts.RuntimeClass,
+		RunAsUser: agentUser, FSGroup: agentUser,
+	}
+	if body.Image == "" {
+		body.Image = d.opts.Image
+	}
+	maps.Copy(body.Environment, req.Start.Env)
+	for variable, value := range req.Start.SecretEnv {
+		body.Environment[variable] = value.Reveal()
+		secrets = append(secrets, value.Reveal())
+	}
+	return body, secrets
+}
+
+// existing returns the session of a name, a stopped one too, and nil only when
+// two looks and the list agree that there is none: a start of one that is there
+// would wake it.
+func (d *Driver) existing(ctx context.Context, name string) (*session, error) {
+	var s *session
+	for range 2 {
+		var err error
+		if s, err = d.look(ctx, name); err != nil || s != nil && s.phase() != box.PhaseGone {
+			return s, err
+		}
+	}
+	others, err := d.namesakes(ctx, name, "")
+	switch {
+	case err != nil:
+		return nil, err
+	case len(others) > 0:
+		return nil, box.Errorf(box.ClassUnknown, "/sessions does not show session %s as one that is there, and /list shows its box %s (%s); look again", name, clean(others[0].RuntimeID), others[0].evidence())
+	}
+	if s != nil {
+		return s, nil
+	}
+	return nil, d.mayStart(name)
+}
+
+// start sends /start once. Whatever becomes of the answer, the session is read
+// again: what it shows is the box.
+func (d *Driver) start(ctx context.Context, name string, body startRequest, secrets []string) (*session, error) {
+	d.doubt(name)
+	var made session
+	r, err := d.api.post(ctx, "/start", body, secrets)
+	if err == nil && r.refused() {
+		d.settle(name)
+		return nil, r.refusal()
+	}
+	if err == nil {
+		err = r.decode(&made)
+	}
+	if err == nil && made.SessionID == name && made.RuntimeID != "" {
+		if err := d.single(ctx, name, made.RuntimeID); err != nil {
+			return nil, unsettled(err)
+		}
+	}
+	if over := ended(ctx); over != nil {
+		return nil, over
+	}
+	s, unread := d.look(ctx, name)
+	switch {
+	case s != nil: // also when the answer was lost, or is odd
+		return s, nil
+	case err != nil:
+		return nil, err
+	case unread != nil:
+		return nil, unsettled(unread)
+	}
+	return nil, box.Errorf(box.ClassUnavailable, "session %s was started and is not shown yet; ask again", name)
+}
+
+// single takes back the box that this very call has made, where another start
+// made one of the same name at the same time, as the service did before
+// OpenHands PR 8564. Nobody else was told of ours, and before the call there was
+// none: nothing can be in it. A list that can't be read finds no second one; it
+// is then stopped when the box is deleted.
+func (d *Driver) single(ctx context.Context, name, mine string) error {
+	found, err := d.namesakes(ctx, name, mine)
+	if err != nil {
+		d.opts.Logger.WarnContext(ctx, "a new box was not compared with the list", "box", name, "error", err)
+		return nil
+	}
+	if !slices.ContainsFunc(found, func(other session) bool { return other.SessionID == name && other.RuntimeID != mine }) {
+		return nil
+	}
+	d.opts.Logger.WarnContext(ctx, "two starts at once made two boxes; the later one is stopped", "box", name, "runtime_id", mine)
+	return d.stop(ctx, mine)
+}
+
+// doubt notes that a start was sent, settle that its outcome is known.
+func (d *Driver) doubt(name string) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	d.doubts[name] = d.now()
+}
+
+func (d *Driver) settle(name string) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	delete(d.doubts, name)
+}
+
+// mayStart refuses a start soon after one whose outcome is not known: the
+// service may still be at it.
+func (d *Driver) mayStart(name string) error {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	began, doubted := d.doubts[name]
+	rest := d.grace - d.now().Sub(began)
+	if !doubted || rest <= 0 {
+		return nil
+	}
+	return &box.Error{
+		Class: box.ClassUnavailable, RetryAfter: rest,
+		Message: "an earlier start of session " + name + " had no clear answer and it is not shown yet; it is looked for before another is sent",
+	}
+}

@@ -1,0 +1,539 @@
+package runtimeapi_test
+
+import (
+	"context"
+	"net/http"
+	"net/http/httptest"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/openhands/boxkeeper/box"
+	"github.com/openhands/boxkeeper/providers/driver"
+	"github.com/openhands/boxkeeper/providers/runtimeapi"
+	"github.com/openhands/boxkeeper/providers/runtimeapi/runtimeapitest"
+)
+
+var html = http.Header{"Content-Type": {"text/html; charset=utf-8"}}
+
+func TestACreateWhoseAnswerIsLostIsLookedUp(t *testing.T) {
+	t.Parallel()
+	for name, fault := range map[string]runtimeapitest.Fault{
+		"the connection breaks":    {Lost: true},
+		"a gateway gives up":       {Done: true, Status: http.StatusGatewayTimeout, Body: "<html>", Header: html},
+		"a page comes instead":     {Done: true, Status: http.StatusOK, Body: "<html>", Header: html},
+		"it names nothing":         {Edit: func(o map[string]any) { clear(o) }},
+		"it is about another box":  {Edit: func(o map[string]any) { o["session_id"] = "another" }},
+		"its fields have no sense": {Edit: func(o map[string]any) { o["runtime_id"] = 7 }},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			p := serve(t, runtimeapitest.Options{})
+			d := p.open(t)
+			fault.Op = runtimeapitest.OpStart
+			p.Inject(fault)
+			seen, err := create(t, d, "lost")
+			require.NoError(t, err)
+			require.Equal(t, seen.Ref, made(t, d, "lost"))
+			require.Len(t, p.Boxes(), 1)
+			require.Equal(t, 1, p.ops(runtimeapitest.OpStart))
+		})
+	}
+	t.Run("and it can't be looked up at once either", func(t *testing.T) {
+		t.Parallel()
+		p := serve(t, runtimeapitest.Options{})
+		d := p.open(t)
+		p.Inject(runtimeapitest.Fault{Op: runtimeapitest.OpStart, Lost: true})
+		p.Inject(runtimeapitest.Fault{Op: runtimeapitest.OpSession, Skip: 2, Status: http.StatusBadGateway})
+		_, err := create(t, d, "lost")
+		wantClass(t, "create", err, box.ClassUnavailable)
+		ref := made(t, d, "lost")
+		require.Equal(t, p.Boxes()[0].RuntimeID, ref.ID)
+		require.Equal(t, 1, p.ops(runtimeapitest.OpStart))
+		require.Len(t, p.Boxes(), 1)
+	})
+}
+
+func TestAnUnclearCreateIsNotSentAgainAtOnce(t *testing.T) {
+	t.Parallel()
+	p := serve(t, runtimeapitest.Options{})
+	d := p.open(t)
+	p.Inject(runtimeapitest.Fault{Op: runtimeapitest.OpStart, Drop: true})
+	_, err := create(t, d, "unclear")
+	wantClass(t, "create", err, box.ClassUnavailable)
+	_, err = create(t, d, "unclear")
+	wantClass(t, "create again", err, box.ClassUnavailable)
+	_, wait := d.ErrorClass(err)
+	require.Positive(t, wait)
+	require.LessOrEqual(t, wait, 30*time.Second)
+	require.Equal(t, 1, p.ops(runtimeapitest.OpStart))
+	made(t, d, "another") // of another name nothing is unclear
+	// A refusal is clear, so the next create is sent.
+	p.Inject(runtimeapitest.Fault{Op: runtimeapitest.OpStart, Status: http.StatusTooManyRequests, Body: `{"error":"slow down"}`})
+	_, err = create(t, d, "refused")
+	wantClass(t, "create", err, box.ClassExhausted)
+	made(t, d, "refused")
+}
+
+func TestTwoStartsAtOnceLeaveOneBox(t *testing.T) {
+	t.Parallel()
+	p := serve(t, runtimeapitest.Options{})
+	mine, other := p.open(t), p.open(t)
+	var first box.Ref
+	p.Inject(runtimeapitest.Fault{Op: runtimeapitest.OpStart, Between: func() { first = made(t, other, "race") }})
+	seen, err := create(t, mine, "race")
+	require.NoError(t, err)
+	require.Equal(t, first, seen.Ref, "the one that somebody was told of stays")
+	require.Len(t, p.Boxes(), 2)
+	require.Len(t, p.Living(first.Name), 1)
+	require.Equal(t, first.ID, p.Living(first.Name)[0].RuntimeID)
+}
+
+func TestASecondBoxOfANameIsStoppedWithTheFirst(t *testing.T) {
+	t.Parallel()
+	p := serve(t, runtimeapitest.Options{})
+	d := p.open(t)
+	// Its create can't look at the list, so nobody notices.
+	p.Inject(runtimeapitest.Fault{Op: runtimeapitest.OpList, Skip: 3, Status: http.StatusBadGateway})
+	p.Inject(runtimeapitest.Fault{Op: runtimeapitest.OpStart, Between: func() { made(t, p.open(t), "race") }})
+	ref := made(t, d, "race")
+	require.Len(t, p.Living(ref.Name), 2)
+	// Cut off after the first /stop: the box of the ref is still there to go on from.
+	p.Inject(runtimeapitest.Fault{Op: runtimeapitest.OpStop, Skip: 1, Drop: true})
+	_, err := d.Delete(t.Context(), ref)
+	wantClass(t, "delete", err, box.ClassUnavailable)
+	require.Len(t, p.Living(ref.Name), 1)
+	require.Equal(t, ref.ID, p.Living(ref.Name)[0].RuntimeID)
+	seen, err := d.Delete(t.Context(), ref)
+	require.NoError(t, err)
+	require.Equal(t, box.PhaseGone, seen.Phase)
+	require.Empty(t, p.Living(ref.Name))
+}
+
+func TestADeleteThatIsAnswered5xxAndDone(t *testing.T) {
+	t.Parallel()
+	for name, fault := range map[string]runtimeapitest.Fault{
+		"500":         {Done: true, Status: http.StatusInternalServerError, Body: `{"detail":"Internal Server Error"}`},
+		"502 as HTML": {Done: true, Status: http.StatusBadGateway, Body: "<html>", Header: html},
+		"lost":        {Lost: true},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			p := serve(t, runtimeapitest.Options{})
+			d := p.open(t)
+			ref := made(t, d, "gone")
+			fault.Op = runtimeapitest.OpStop
+			p.Inject(fault)
+			_, err := d.Delete(t.Context(), ref)
+			wantClass(t, "delete", err, box.ClassUnavailable)
+			seen, err := d.Delete(t.Context(), ref)
+			require.NoError(t, err)
+			require.Equal(t, box.PhaseGone, seen.Phase)
+			require.Equal(t, 1, p.ops(runtimeapitest.OpStop), "what is gone is not stopped again")
+		})
+	}
+}
+
+func TestAStopThatIsAcceptedAndNotDoneIsNoProof(t *testing.T) {
+	t.Parallel()
+	p := serve(t, runtimeapitest.Options{})
+	d := p.open(t)
+	ref := made(t, d, "lazy")
+	p.Inject(runtimeapitest.Fault{Op: runtimeapitest.OpStop, Status: http.StatusOK, Body: `{}`})
+	_, err := d.Delete(t.Context(), ref)
+	wantClass(t, "delete", err, box.ClassUnavailable)
+	require.Len(t, p.Living(ref.Name), 1)
+}
+
+func TestAnAbsenceThatTheListContradictsIsNotBelieved(t *testing.T) {
+	t.Parallel()
+	p := serve(t, runtimeapitest.Options{})
+	d := p.open(t)
+	ref := made(t, d, "there")
+	lie := runtimeapitest.Fault{Op: runtimeapitest.OpSession, Times: 2, Status: http.StatusNotFound, Body: `{"error":"Runtime not found"}`}
+	p.Inject(lie)
+	_, err := d.Observe(t.Context(), ref)
+	wantClass(t, "observe", err, box.ClassUnknown)
+	p.Heal()
+	p.Inject(lie)
+	_, err = create(t, d, "there")
+	wantClass(t, "create", err, box.ClassUnknown)
+	require.Equal(t, 1, p.ops(runtimeapitest.OpStart))
+	p.Heal()
+	// A delete believes the list, and stops what it shows as ours.
+	lie.Times = 1
+	p.Inject(lie)
+	_, err = d.Delete(t.Context(), ref)
+	require.NoError(t, err)
+	require.Empty(t, p.Living(ref.Name))
+}
+
+func TestAListWithoutTheBoxProvesNothing(t *testing.T) {
+	t.Parallel()
+	p := serve(t, runtimeapitest.Options{ListFailed: true})
+	d := p.open(t)
+	ref := made(t, d, "unlisted")
+	p.Inject(runtimeapitest.Fault{Op: runtimeapitest.OpList, Times: -1, Edit: func(o map[string]any) { o["runtimes"], o["total"] = []any{}, 0 }})
+	seen, err := d.Observe(t.Context(), ref)
+	require.NoError(t, err)
+	require.Equal(t, box.PhaseRunning, seen.Phase)
+	require.Equal(t, ref, made(t, d, "unlisted"))
+	_, err = d.Delete(t.Context(), ref)
+	require.NoError(t, err)
+	require.Empty(t, p.Living(ref.Name))
+}
+
+func TestAPartialListIsAnError(t *testing.T) {
+	t.Parallel()
+	p := serve(t, runtimeapitest.Options{ListFailed: true})
+	d := p.open(t)
+	made(t, d, "one")
+	p.Plant("of-another-program")
+	p.Plant("bk-ffee0011-theirs-1")
+	listed, err := d.List(t.Context(), installation)
+	require.NoError(t, err)
+	require.Len(t, listed, 1)
+	for name, edit := range map[string]func(map[string]any){
+		"more than there are rows": func(o map[string]any) { o["total"] = 4 },
+		"no total":                 func(o map[string]any) { delete(o, "total") },
+		"no rows":                  func(o map[string]any) { o["runtimes"] = nil },
+		"a row without a name":     func(o map[string]any) { o["runtimes"], o["total"] = []any{map[string]any{"runtime_id": "x"}}, 1 },
+		"rows of another kind":     func(o map[string]any) { o["runtimes"] = "none" },
+	} {
+		p.Inject(runtimeapitest.Fault{Op: runtimeapitest.OpList, Edit: edit})
+		_, err := d.List(t.Context(), installation)
+		wantClass(t, name, err, box.ClassUnknown)
+	}
+}
+
+func TestAPauseThatTakesItsTime(t *testing.T) {
+	t.Parallel()
+	p := serve(t, runtimeapitest.Options{Pausing: 2})
+	d := p.open(t)
+	ref := made(t, d, "slow")
+	_, err := d.Suspend(t.Context(), ref)
+	wantClass(t, "suspend", err, box.ClassUnavailable)
+	_, wait := d.ErrorClass(err)
+	require.Equal(t, 5*time.Second, wait)
+	var seen box.Observation
+	for range 5 {
+		if seen, err = d.Suspend(t.Context(), ref); err == nil {
+			break
+		}
+		wantClass(t, "suspend", err, box.ClassUnavailable)
+	}
+	require.NoError(t, err)
+	require.Equal(t, box.PhaseSuspended, seen.Phase)
+	require.Equal(t, box.No, seen.MemoryKept)
+}
+
+func TestAResumeThatTakesItsTimeWakesOnce(t *testing.T) {
+	t.Parallel()
+	p := serve(t, runtimeapitest.Options{Resuming: 2, Starting: 1})
+	d := p.open(t)
+	ref := made(t, d, "slow")
+	_, err := d.Suspend(t.Context(), ref)
+	require.NoError(t, err)
+	_, err = d.Resume(t.Context(), ref, driver.Start{})
+	wantClass(t, "resume", err, box.ClassUnavailable)
+	for range 5 {
+		if _, err = d.Resume(t.Context(), ref, driver.Start{}); err == nil {
+			break
+		}
+		wantClass(t, "resume", err, box.ClassUnavailable)
+	}
+	require.NoError(t, err)
+	require.Equal(t, 1, p.box(t, ref.ID).Wakes)
+}
+
+func TestAProviderThatPausesFirst(t *testing.T) {
+	t.Parallel()
+	p := serve(t, runtimeapitest.Options{})
+	d := p.open(t)
+	ref := made(t, d, "first")
+	p.Inject(runtimeapitest.Fault{Op: runtimeapitest.OpPause, Before: func() { p.Pause(ref.ID) }})
+	seen, err := d.Suspend(t.Context(), ref)
+	require.NoError(t, err)
+	require.Equal(t, box.PhaseSuspended, seen.Phase)
+	_, err = d.Resume(t.Context(), ref, driver.Start{})
+	require.NoError(t, err)
+	p.Advance(30 * time.Minute) // the idle reaper
+	seen, err = d.Observe(t.Context(), ref)
+	require.NoError(t, err)
+	require.Equal(t, box.PhaseSuspended, seen.Phase)
+	// The end comes while it is paused: never taken for a suspend.
+	_, err = d.Resume(t.Context(), ref, driver.Start{})
+	require.NoError(t, err)
+	p.Inject(runtimeapitest.Fault{Op: runtimeapitest.OpPause, Before: func() { p.Stop(ref.ID) }})
+	_, err = d.Suspend(t.Context(), ref)
+	wantClass(t, "suspend", err, box.ClassNotFound)
+}
+
+func TestKeysAreReadAfresh(t *testing.T) {
+	t.Parallel()
+	for _, hosts := range []bool{false, true} {
+		p := serve(t, runtimeapitest.Options{HostStyle: hosts, NoIngress: 1})
+		d := p.open(t)
+		ref := made(t, d, "keys")
+		old, err := d.Endpoint(t.Context(), ref)
+		require.NoError(t, err)
+		require.Equal(t, p.Boxes()[0].URL, old.URL, "the address is used as it is")
+		require.Equal(t, http.StatusBadGateway, p.ask(t, old, "/api/conversations/count"), "running before the ingress answers")
+		require.Equal(t, http.StatusOK, p.ask(t, old, "/api/conversations/count"))
+		_, err = d.Suspend(t.Context(), ref)
+		require.NoError(t, err)
+		_, err = d.Endpoint(t.Context(), ref) // its key is null
+		wantClass(t, "endpoint", err, box.ClassFailedPrecondition)
+		require.Equal(t, http.StatusServiceUnavailable, p.ask(t, old, "/health"))
+		_, err = d.Resume(t.Context(), ref, driver.Start{})
+		require.NoError(t, err)
+		fresh, err := d.Endpoint(t.Context(), ref)
+		require.NoError(t, err)
+		require.Equal(t, old.URL, fresh.URL)
+		p.ask(t, fresh, "/health")
+		require.Equal(t, http.StatusUnauthorized, p.ask(t, old, "/api/conversations/count"))
+		require.Equal(t, http.StatusOK, p.ask(t, fresh, "/api/conversations/count"))
+	}
+}
+
+func TestFieldsThatAreNullMissingOrUnknown(t *testing.T) {
+	t.Parallel()
+	p := serve(t, runtimeapitest.Options{})
+	d := p.open(t)
+	ref := made(t, d, "fields")
+	set := func(name string, value any) func(map[string]any) { return func(o map[string]any) { o[name] = value } }
+	for name, row := range map[string]struct {
+		edit     func(map[string]any)
+		phase    box.Phase // of Observe
+		class    box.Class // of Observe
+		endpoint box.Class
+	}{
+		"nothing is wrong":       {func(map[string]any) {}, box.PhaseRunning, "", ""},
+		"no status":              {func(o map[string]any) { delete(o, "status") }, box.PhaseUnknown, "", box.ClassUnknown},
+		"status null":            {set("status", nil), box.PhaseUnknown, "", box.ClassUnknown},
+		"status unknown":         {set("status", "hibernating"), box.PhaseUnknown, "", box.ClassUnknown},
+		"status in capitals":     {set("status", " RUNNING "), box.PhaseRunning, "", ""},
+		"status is a number":     {set("status", 5), "", box.ClassUnknown, box.ClassUnknown},
+		"no pod status":          {set("pod_status", nil), box.PhaseRunning, "", ""},
+		"pod status unknown":     {set("pod_status", "Evicted"), box.PhaseUnknown, "", box.ClassUnknown},
+		"pod status \"unknown\"": {set("pod_status", "unknown"), box.PhaseUnknown, "", box.ClassUnknown},
+		"pod not ready":          {set("pod_status", "running"), box.PhaseStarting, "", box.ClassUnavailable},
+		"pod not found":          {set("pod_status", "not found"), box.PhaseStarting, "", box.ClassUnavailable},
+		"pod crashes":            {set("pod_status", "CrashLoopBackOff"), box.PhaseFailed, "", box.ClassFailedPrecondition},
+		"status error":           {set("status", "error"), box.PhaseFailed, "", box.ClassFailedPrecondition},
+		"key null":               {set("session_api_key", nil), box.PhaseRunning, "", box.ClassUnavailable},
+		"no key":                 {func(o map[string]any) { delete(o, "session_api_key") }, box.PhaseRunning, "", box.ClassUnavailable},
+		"address null":           {set("url", nil), box.PhaseRunning, "", box.ClassUnavailable},
+		"address not one":        {set("url", "box:7"), box.PhaseRunning, "", box.ClassUnknown},
+		"address with a user":    {set("url", "https://u:p@host/"), box.PhaseRunning, "", box.ClassUnknown},
+		"address in the clear":   {set("url", "http://box.example/"), box.PhaseRunning, "", box.ClassFailedPrecondition},
+		"no session id":          {func(o map[string]any) { delete(o, "session_id") }, "", box.ClassUnknown, box.ClassUnknown},
+		"another session's":      {set("session_id", "bk-0a1b2c3d-other-1"), "", box.ClassUnknown, box.ClassUnknown},
+		"no runtime id":          {set("runtime_id", nil), "", box.ClassUnknown, box.ClassUnknown},
+		"another runtime id":     {set("runtime_id", "other"), "", box.ClassUnknown, box.ClassUnknown},
+		"restarts of any form":   {func(o map[string]any) { o["restart_count"], o["restart_reasons"] = "many", map[string]any{"a": 1} }, box.PhaseRunning, "", ""},
+	} {
+		p.Inject(runtimeapitest.Fault{Op: runtimeapitest.OpSession, Times: 2, Edit: row.edit})
+		seen, err := d.Observe(t.Context(), ref)
+		require.Equal(t, row.class, box.ClassOf(err), "%s: %v", name, err)
+		require.Equal(t, row.phase, seen.Phase, name)
+		_, err = d.Endpoint(t.Context(), ref)
+		require.Equal(t, row.endpoint, box.ClassOf(err), "%s: %v", name, err)
+		p.Heal()
+	}
+	require.Zero(t, p.ops(runtimeapitest.OpStop)+p.ops(runtimeapitest.OpPause)+p.ops(runtimeapitest.OpResume), "looking changes nothing")
+	require.Zero(t, p.ops(runtimeapitest.OpBox), "and asks no box")
+}
+
+func TestABoxOfAnotherSessionIsLeftAlone(t *testing.T) {
+	t.Parallel()
+	p := serve(t, runtimeapitest.Options{})
+	d := p.open(t)
+	theirs := p.Plant("of-another-program")
+	wrong := made(t, d, "mine")
+	// A ref of ours whose id is somebody else's, with and without a session.
+	wrong.ID = theirs.RuntimeID
+	absent := wrong
+	absent.Name = box.Identity{Installation: installation, Workspace: "never", Epoch: 1}.Name()
+	for _, ref := range []box.Ref{wrong, absent} {
+		_, err := d.Delete(t.Context(), ref)
+		wantClass(t, "delete", err, box.ClassFailedPrecondition)
+		_, err = d.Suspend(t.Context(), ref)
+		wantClass(t, "suspend", err, box.ClassUnknown)
+	}
+	require.Zero(t, p.ops(runtimeapitest.OpStop)+p.ops(runtimeapitest.OpPause))
+	require.Equal(t, runtimeapitest.StatusRunning, p.box(t, theirs.RuntimeID).Status)
+}
+
+func TestANameThatWasUsedAndStoppedIsGone(t *testing.T) {
+	t.Parallel()
+	p := serve(t, runtimeapitest.Options{ShowStopped: true})
+	d := p.open(t)
+	ref := made(t, d, "used")
+	p.Stop(ref.ID)
+	seen, err := create(t, d, "used")
+	require.NoError(t, err)
+	require.Equal(t, box.PhaseGone, seen.Phase)
+	require.Equal(t, ref, seen.Ref)
+	require.Equal(t, 1, p.ops(runtimeapitest.OpStart))
+}
+
+func TestARedirectIsNeverFollowed(t *testing.T) {
+	t.Parallel()
+	var asked atomic.Int32
+	login := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+		asked.Add(1)
+		w.Header().Set("Content-Type", "text/html")
+		_, _ = w.Write([]byte("<html>log in"))
+	}))
+	t.Cleanup(login.Close)
+	p := serve(t, runtimeapitest.Options{})
+	p.opts.Transport = nil // the driver's own
+	d := p.open(t)
+	ref := made(t, d, "login")
+	for _, status := range []int{http.StatusMovedPermanently, http.StatusFound, http.StatusSeeOther, http.StatusTemporaryRedirect, http.StatusPermanentRedirect} {
+		for _, op := range []runtimeapitest.Op{runtimeapitest.OpSession, runtimeapitest.OpStop} {
+			p.Inject(runtimeapitest.Fault{Op: op, Status: status, Header: http.Header{"Location": {login.URL}}})
+			_, err := d.Delete(t.Context(), ref)
+			wantClass(t, "delete", err, box.ClassUnknown)
+		}
+	}
+	require.Zero(t, asked.Load())
+	require.Len(t, p.Living(ref.Name), 1)
+}
+
+func TestErrorsTellNoSecret(t *testing.T) {
+	t.Parallel()
+	p := serve(t, runtimeapitest.Options{})
+	d := p.open(t)
+	ref := made(t, d, "quiet")
+	require.NotContains(t, ref.Fingerprint, apiKey)
+	// What a framework says of a request that it refuses holds the request.
+	for _, body := range []string{
+		`{"detail":"no: canary-token-4711 and canary-encryption-4711 for runtime-api-key"}`,
+		`{"detail":[{"msg":"bad","input":{"TOKEN":"canary-token-4711"}}]}`,
+		`canary-token-4711 runtime-api-key`,
+	} {
+		p.Inject(runtimeapitest.Fault{Op: runtimeapitest.OpStart, Status: http.StatusUnprocessableEntity, Body: body})
+		_, err := create(t, d, "refused")
+		wantClass(t, "create", err, box.ClassInvalid)
+		require.NotContains(t, err.Error(), "4711")
+		require.NotContains(t, err.Error(), apiKey)
+	}
+	key, err := d.Endpoint(t.Context(), ref)
+	require.NoError(t, err)
+	p.Inject(runtimeapitest.Fault{Op: runtimeapitest.OpSession, Edit: func(o map[string]any) { o["restart_count"], o["status"] = 3, 7 }})
+	_, err = d.Observe(t.Context(), ref)
+	require.NotContains(t, err.Error(), key.SessionKey.Reveal())
+	seen, err := d.Observe(t.Context(), ref)
+	require.NoError(t, err)
+	require.NotContains(t, seen.Evidence, key.SessionKey.Reveal())
+	for _, call := range p.Calls() {
+		require.NotContains(t, call.Path, apiKey)
+		if call.Op == runtimeapitest.OpStart {
+			require.NotContains(t, call.Fields["environment"], "SESSION_API_KEY")
+			require.NotContains(t, call.Fields["environment"], "OH_SESSION_API_KEYS_0")
+		}
+	}
+}
+
+type endless struct{}
+
+func (endless) Read(p []byte) (int, error) {
+	for i := range p {
+		p[i] = ' '
+	}
+	return len(p), nil
+}
+func (endless) Close() error { return nil }
+
+type answering func(*http.Request) (*http.Response, error)
+
+func (f answering) RoundTrip(r *http.Request) (*http.Response, error) { return f(r) }
+
+func TestAnEndlessAnswerIsGivenUp(t *testing.T) {
+	t.Parallel()
+	d, err := runtimeapi.New(installation, runtimeapi.Options{
+		URL: "https://runtime.example", APIKey: apiKey, PausedLife: box.Never,
+		Transport: answering(func(*http.Request) (*http.Response, error) {
+			return &http.Response{StatusCode: http.StatusOK, Header: http.Header{"Content-Type": {"application/json"}}, Body: endless{}}, nil
+		}),
+	})
+	require.NoError(t, err)
+	place, err := d.Fingerprint(t.Context())
+	require.NoError(t, err)
+	name := box.Identity{Installation: installation, Workspace: "a", Epoch: 1}.Name()
+	_, err = d.Observe(t.Context(), box.Ref{ID: "x", Name: name, Epoch: 1, Fingerprint: place})
+	wantClass(t, "observe", err, box.ClassUnknown)
+	require.Contains(t, err.Error(), "longer than")
+}
+
+func TestACallEndsWithItsContext(t *testing.T) {
+	t.Parallel()
+	p := serve(t, runtimeapitest.Options{})
+	d := p.open(t)
+	ref := made(t, d, "hangs")
+	for _, op := range []runtimeapitest.Op{runtimeapitest.OpSession, runtimeapitest.OpList, runtimeapitest.OpStop} {
+		ctx, cancel := context.WithCancel(t.Context())
+		p.Inject(runtimeapitest.Fault{Op: op, Hang: true, Before: cancel})
+		_, err := d.Delete(ctx, ref)
+		wantClass(t, "delete", err, box.ClassCanceled)
+	}
+	// And while it waits for another call about the same box.
+	ctx, cancel := context.WithCancel(t.Context())
+	inside, done := make(chan struct{}), make(chan error, 1)
+	p.Inject(runtimeapitest.Fault{Op: runtimeapitest.OpStop, Drop: true, Before: func() { close(inside); <-ctx.Done() }})
+	go func() {
+		_, err := d.Delete(t.Context(), ref)
+		done <- err
+	}()
+	<-inside
+	waiting, late := context.WithDeadline(t.Context(), time.Now().Add(-time.Second))
+	defer late()
+	_, err := d.Delete(waiting, ref)
+	wantClass(t, "delete", err, box.ClassDeadlineExceeded)
+	soon, stop := context.WithCancel(t.Context())
+	time.AfterFunc(time.Millisecond, stop)
+	_, err = d.Delete(soon, ref)
+	wantClass(t, "delete", err, box.ClassCanceled)
+	cancel()
+	wantClass(t, "delete", <-done, box.ClassUnavailable)
+	require.Len(t, p.Living(ref.Name), 1)
+}
+
+func TestTheWaitThatIsAskedForIsPassedOn(t *testing.T) {
+	t.Parallel()
+	p := serve(t, runtimeapitest.Options{})
+	d := p.open(t)
+	ref := made(t, d, "storm")
+	for value, want := range map[string]time.Duration{
+		"":                              0,
+		"7":                             7 * time.Second,
+		"-7":                            0,
+		"soon":                          0,
+		"999999":                        time.Hour,
+		"Mon, 30 Nov 2026 12:01:30 GMT": 90 * time.Second,
+	} {
+		header := http.Header{"Date": {"Mon, 30 Nov 2026 12:00:00 GMT"}}
+		if value != "" {
+			header.Set("Retry-After", value)
+		}
+		p.Inject(runtimeapitest.Fault{Op: runtimeapitest.OpPause, Status: http.StatusTooManyRequests, Header: header, Body: `{"error":"slow down"}`})
+		_, err := d.Suspend(t.Context(), ref)
+		class, wait := d.ErrorClass(err)
+		require.Equal(t, box.ClassExhausted, class)
+		require.Equal(t, want, wait, "Retry-After %q", value)
+	}
+	// A storm ends, and nothing was repeated on the way.
+	p.Inject(runtimeapitest.Fault{Op: runtimeapitest.OpPause, Times: 5, Status: http.StatusTooManyRequests})
+	before := p.ops(runtimeapitest.OpPause)
+	for range 5 {
+		_, err := d.Suspend(t.Context(), ref)
+		wantClass(t, "suspend", err, box.ClassExhausted)
+	}
+	_, err := d.Suspend(t.Context(), ref)
+	require.NoError(t, err)
+	require.Equal(t, 6, p.ops(runtimeapitest.OpPause)-before)
+}
