@@ -35,6 +35,8 @@ var layers = []layer{
 	// A fake of a provider's service knows nothing of the driver that is tested
 	// against it, so that the two can't share a misreading.
 	{"provider-fake", "providers/*/*test", "", ""},
+	// A fake of a provider's service speaks HTTP and knows nothing of ours.
+	{"service-fake", "providers/digitalocean/digitaloceantest", "", "github.com/gorilla/websocket go.yaml.in/yaml/v3"},
 
 	// What comes out of a box is read the same way beside it, in a worker and
 	// where it is kept.
