@@ -31,6 +31,7 @@ var layers = []layer{
 	{"catalogue", "providers/all", "domain driver portable provider", zap},
 	// A provider never imports another one: what two of them share goes to
 	// the portable type, or to a package of its own with its own row here.
+	{"provider", "providers/digitalocean", "domain driver", "github.com/digitalocean/godo github.com/gorilla/websocket go.yaml.in/yaml/v3"},
 	{"provider", "providers/*", "domain driver", "golang.org/x " + zap},
 	// A fake of a provider's service knows nothing of the driver that is tested
 	// against it, so that the two can't share a misreading.

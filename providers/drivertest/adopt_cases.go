@@ -20,6 +20,7 @@ func testAdoptOurs(t *testing.T, b *bench) {
 		return
 	}
 	ref := b.made(t, "ours")
+	b.runs(t, ref) // one that is starting changes by itself
 	before := b.phase(t, ref)
 	for range five {
 		seen, err := b.adopt(t.Context(), ref.ID, "ours")

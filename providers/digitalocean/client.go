@@ -1,0 +1,396 @@
+package digitalocean
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"net/url"
+	"slices"
+	"strconv"
+	"time"
+
+	"github.com/digitalocean/godo"
+
+	"github.com/openhands/boxkeeper/box"
+)
+
+// How long one request may take. godo has no time-out of its own; these are what
+// the service's own clients allow.
+const (
+	quickCall  = 15 * time.Second
+	createCall = time.Minute
+	pauseCall  = time.Minute
+	resumeCall = 2 * time.Minute // it answers when the sandbox is ready
+	deleteCall = time.Minute
+)
+
+const (
+	// sessionsPath is where sessions are read with fields that godo does not know.
+	sessionsPath = "/v2/harness-runtime/sessions"
+	// ingressPath is documented under the older prefix only [docs 13 Nov 2026].
+	ingressPath = "/v2/agents/sessions"
+
+	pageSize = 200 // what larger ones are cut down to
+	mostBody = 8 << 20
+	// mostPages bounds a list that never ends.
+	mostPages = 500
+)
+
+// api makes the requests, one for each call, none of them twice.
+type api struct {
+	token    box.Secret
+	device   string
+	carrier  http.RoundTripper // without the token
+	regional *godo.Client      // of the region
+	global   *godo.Client      // the host without a region
+}
+
+// session is a session as it is sent: more than godo's own type, which lacks
+// keep_warm and idle_timeout_seconds, and less, since it refuses a whole answer
+// for a time that is null [godo 1.240.0].
+type session struct {
+	ID             string                             `json:"session_id"`
+	Name           string                             `json:"name"`
+	Status         godo.HostedAgentSessionStatus      `json:"status"`
+	PauseReason    godo.HostedAgentSessionPauseReason `json:"pause_reason"`
+	ConfigID       string                             `json:"config_id"`
+	Region         string                             `json:"region"`
+	KeepWarm       bool                               `json:"keep_warm"`
+	IdleSeconds    *int64                             `json:"idle_timeout_seconds"`
+	ResumeOnTopoff bool                               `json:"resume_on_topoff"`
+}
+
+// environment is one of a list of environments.
+type environment struct {
+	ID        string `json:"id"`
+	Name      string `json:"name"`
+	CreatedAt string `json:"created_at"`
+}
+
+// ingress is the answer about the public address of port 8000.
+type ingress struct {
+	URL   string `json:"url"`
+	State string `json:"state"`
+}
+
+func newAPI(installation string, o Options) (*api, error) {
+	a := &api{token: o.Token, device: deviceOf(installation), carrier: o.Transport}
+	if a.carrier == nil {
+		a.carrier = &http.Transport{
+			Proxy:                 http.ProxyFromEnvironment,
+			DialContext:           (&net.Dialer{Timeout: 10 * time.Second, KeepAlive: 30 * time.Second}).DialContext,
+			TLSHandshakeTimeout:   10 * time.Second,
+			ExpectContinueTimeout: time.Second,
+			IdleConnTimeout:       time.Minute,
+			MaxIdleConns:          16,
+			ForceAttemptHTTP2:     true,
+		}
+	}
+	atRegion, atGlobal := godo.HostedAgentsRegionalBaseURL(o.Region), godo.HostedAgentsRegionalBaseURL("")
+	if o.BaseURL != "" {
+		atRegion, atGlobal = o.BaseURL, o.BaseURL
+	}
+	// Not NewFromToken: it repeats a POST that got no answer, and waits as long as
+	// a Retry-After says [godo 1.240.0].
+	client := &http.Client{
+		Transport: bearer{token: o.Token, next: a.carrier},
+		// The transport would give the token to wherever it is sent.
+		CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse },
+	}
+	var err error
+	if a.regional, err = godo.New(client, godo.SetBaseURL(atRegion), godo.SetUserAgent("boxkeeper")); err != nil {
+		return nil, box.Invalidf("region", "%q makes no host: %s", o.Region, err)
+	}
+	if a.global, err = godo.New(client, godo.SetBaseURL(atGlobal), godo.SetUserAgent("boxkeeper")); err != nil {
+		return nil, box.Invalidf("base_url", "%q makes no host: %s", o.BaseURL, err)
+	}
+	return a, nil
+}
+
+// bearer adds the token, and bounds what is read of an answer.
+type bearer struct {
+	token box.Secret
+	next  http.RoundTripper
+}
+
+func (b bearer) RoundTrip(r *http.Request) (*http.Response, error) {
+	r = r.Clone(r.Context())
+	r.Header.Set("Authorization", "Bearer "+b.token.Reveal())
+	response, err := b.next.RoundTrip(r)
+	if err != nil {
+		return nil, err
+	}
+	response.Body = bounded{io.LimitReader(response.Body, mostBody), response.Body}
+	return response, nil
+}
+
+type bounded struct {
+	io.Reader
+	io.Closer
+}
+
+// get decodes the answer to a GET.
+func (a *api) get(ctx context.Context, what, path string, query url.Values, into any) error {
+	within, cancel := context.WithTimeout(ctx, quickCall)
+	defer cancel()
+	if len(query) > 0 {
+		path += "?" + query.Encode()
+	}
+	request, err := a.regional.NewRequest(within, http.MethodGet, path, nil)
+	if err != nil {
+		return box.Errorf(box.ClassInternal, "%s: %w", what, err)
+	}
+	if _, err := a.regional.Do(within, request, into); err != nil {
+		return a.failure(ctx, what, err)
+	}
+	return nil
+}
+
+// team returns the id of the team that the token belongs to.
+func (a *api) team(ctx context.Context) (string, error) {
+	within, cancel := context.WithTimeout(ctx, quickCall)
+	defer cancel()
+	const what = "read the account of the token"
+	found, _, err := a.global.Account.Get(within)
+	if err != nil {
+		err = a.failure(ctx, what, err)
+	}
+	switch status := statusOf(err); {
+	case status == http.StatusForbidden:
+		return "", box.Errorf(box.ClassUnauthorized, "%w; it needs the scope account:read, which tells the team", err)
+	case status == http.StatusNotFound:
+		return "", box.Errorf(box.ClassUnknown, "%w; it is not the API of DigitalOcean that answers there", err)
+	case err != nil:
+		return "", err
+	case found == nil:
+	case found.Team != nil && found.Team.UUID != "":
+		return found.Team.UUID, nil
+	case found.UUID != "":
+		return found.UUID, nil
+	}
+	return "", box.Errorf(box.ClassUnknown, "%s: the answer names neither a team nor an account; look again", what)
+}
+
+// session reads one session. NotFound is only what the service says, no proof.
+func (a *api) session(ctx context.Context, id string) (session, error) {
+	what := "read session " + id
+	var out struct {
+		Session *session `json:"session"`
+	}
+	if err := a.get(ctx, what, sessionsPath+"/"+id, nil, &out); err != nil {
+		return session{}, err
+	}
+	if out.Session == nil || out.Session.ID != id {
+		return session{}, box.Errorf(box.ClassUnknown, "%s: the answer is about another one; look again", what)
+	}
+	return *out.Session, nil
+}
+
+// sessions reads all pages of a list, of one environment where one is named.
+func (a *api) sessions(ctx context.Context, environment string, filter godo.HostedAgentSessionListOptions) ([]session, error) {
+	path, what := sessionsPath, "list sessions"
+	if environment != "" {
+		path, what = "/v2/harness-runtime/configs/"+environment+"/sessions", "list the sessions of environment "+environment
+	}
+	query := url.Values{}
+	if filter.Status != "" {
+		query.Set("status", string(filter.Status))
+	}
+	if filter.Name != "" {
+		query.Set("name", filter.Name)
+	}
+	return pages(ctx, what, query, func(query url.Values) ([]session, string, error) {
+		var page struct {
+			Sessions []session `json:"sessions"`
+			Next     string    `json:"next_page_token"`
+		}
+		err := a.get(ctx, what, path, query, &page)
+		for _, s := range page.Sessions {
+			if err == nil && s.ID == "" {
+				err = box.Errorf(box.ClassUnknown, "%s: one has no id; list again", what)
+			}
+		}
+		return page.Sessions, page.Next, err
+	})
+}
+
+// environments reads all pages of the team's environments.
+func (a *api) environments(ctx context.Context) ([]environment, error) {
+	const what = "list environments"
+	return pages(ctx, what, url.Values{}, func(query url.Values) ([]environment, string, error) {
+		var page struct {
+			Configs []environment `json:"configs"`
+			Next    string        `json:"next_page_token"`
+		}
+		err := a.get(ctx, what, "/v2/harness-runtime/configs", query, &page)
+		return page.Configs, page.Next, err
+	})
+}
+
+// pages reads a list to its end. A page may be empty and not the last one. A
+// token that comes again, or a list without an end, is an error: a part of a list
+// is none.
+func pages[T any](ctx context.Context, what string, query url.Values, read func(url.Values) ([]T, string, error)) ([]T, error) {
+	var out []T
+	seen := map[string]bool{}
+	query.Set("page_size", strconv.Itoa(pageSize))
+	for range mostPages {
+		page, next, err := read(query)
+		if box.ClassOf(err) == box.ClassNotFound { // a list that is not there says nothing of what may be on it
+			err = box.Errorf(box.ClassUnknown, "%w", err)
+		}
+		if err != nil {
+			return nil, err
+		}
+		out = append(out, page...)
+		if next == "" {
+			return out, nil
+		}
+		if seen[next] {
+			return nil, box.Errorf(box.ClassUnknown, "%s: the pages go round in a circle; list again", what)
+		}
+		seen[next] = true
+		query.Set("page_token", next)
+		if err := ended(ctx); err != nil {
+			return nil, err
+		}
+	}
+	return nil, box.Errorf(box.ClassUnknown, "%s: there is no end after %d pages", what, mostPages)
+}
+
+// environment returns the name of an environment.
+func (a *api) environmentName(ctx context.Context, id string) (string, error) {
+	what := "read environment " + id
+	var out struct {
+		Config *environment `json:"config"`
+	}
+	if err := a.get(ctx, what, "/v2/harness-runtime/configs/"+id, nil, &out); err != nil {
+		return "", err
+	}
+	if out.Config == nil || out.Config.ID != id {
+		return "", box.Errorf(box.ClassUnknown, "%s: the answer is about another one; look again", what)
+	}
+	return out.Config.Name, nil
+}
+
+// manifestOf returns the manifest of an environment, without its secrets.
+func (a *api) manifestOf(ctx context.Context, id string) (json.RawMessage, error) {
+	var out struct {
+		Config struct {
+			Manifest json.RawMessage `json:"manifest"`
+		} `json:"config"`
+	}
+	err := a.get(ctx, "read environment "+id, "/v2/harness-runtime/configs/"+id, nil, &out)
+	return out.Config.Manifest, err
+}
+
+// createEnvironment stores a manifest and returns its id.
+func (a *api) createEnvironment(ctx context.Context, name string, manifest []byte, hide []string) (string, error) {
+	within, cancel := context.WithTimeout(ctx, createCall)
+	defer cancel()
+	what := "create environment " + name
+	made, _, err := a.regional.HostedAgents.CreateEnvironment(within, &godo.HostedEnvironmentCreateRequest{Name: name, ManifestYAML: string(manifest)})
+	if err != nil {
+		return "", a.failure(ctx, what, err, hide...)
+	}
+	if !validID(made.ID) {
+		return "", box.Errorf(box.ClassUnknown, "%s: the answer names none; look again", what)
+	}
+	return made.ID, nil
+}
+
+// createSession makes a session. ResumeOnTopoff stays off: the service would wake
+// a box behind the workflow's back.
+func (a *api) createSession(ctx context.Context, name, environment, region string) (session, error) {
+	within, cancel := context.WithTimeout(ctx, createCall)
+	defer cancel()
+	what := "create session " + name
+	request, err := a.regional.NewRequest(within, http.MethodPost, sessionsPath, &godo.HostedAgentSessionFromEnvironmentRequest{Name: name, ConfigID: environment, Region: region})
+	if err != nil {
+		return session{}, box.Errorf(box.ClassInternal, "%s: %w", what, err)
+	}
+	var out struct {
+		Session *session `json:"session"`
+	}
+	if _, err := a.regional.Do(within, request, &out); err != nil {
+		return session{}, a.failure(ctx, what, err)
+	}
+	if out.Session == nil || !validID(out.Session.ID) || out.Session.Name != name {
+		return session{}, box.Errorf(box.ClassUnknown, "%s: the answer is about another one; look again", what)
+	}
+	return *out.Session, nil
+}
+
+// change runs one call of godo that answers nothing but that it was done.
+func (a *api) change(ctx context.Context, limit time.Duration, what, id string, call func(context.Context, string) (*godo.Response, error)) error {
+	within, cancel := context.WithTimeout(ctx, limit)
+	defer cancel()
+	if _, err := call(within, id); err != nil {
+		return a.failure(ctx, what+" "+id, err)
+	}
+	return nil
+}
+
+func (a *api) pause(ctx context.Context, id string) error {
+	return a.change(ctx, pauseCall, "pause session", id, a.regional.HostedAgents.PauseSession)
+}
+
+func (a *api) resume(ctx context.Context, id string) error {
+	return a.change(ctx, resumeCall, "resume session", id, a.regional.HostedAgents.ResumeSession)
+}
+
+func (a *api) destroy(ctx context.Context, id string) error {
+	return a.change(ctx, deleteCall, "destroy session", id, a.regional.HostedAgents.DestroySession)
+}
+
+func (a *api) deleteEnvironment(ctx context.Context, id string) error {
+	return a.change(ctx, deleteCall, "delete environment", id, a.regional.HostedAgents.DeleteEnvironment)
+}
+
+// keepOff takes back the consent to be resumed when the balance is restored. It is
+// a setting and wakes nothing.
+func (a *api) keepOff(ctx context.Context, s session) (session, error) {
+	within, cancel := context.WithTimeout(ctx, quickCall)
+	defer cancel()
+	off := false
+	what := "take back the consent of session " + s.ID
+	changed, _, err := a.regional.HostedAgents.UpdateSession(within, s.ID, &godo.HostedAgentSessionUpdateRequest{ResumeOnTopoff: &off})
+	if err != nil {
+		return session{}, a.failure(ctx, what, err)
+	}
+	if changed.ResumeOnTopoff {
+		return session{}, box.Errorf(box.ClassUnavailable, "%s: the service did not take it; try again", what)
+	}
+	s.ResumeOnTopoff = false
+	return s, nil
+}
+
+// ingressOf asks for the public address of a running session, which publishes it.
+func (a *api) ingressOf(ctx context.Context, id string) (ingress, error) {
+	var out struct {
+		URL *ingress `json:"ingress_url"`
+	}
+	what := "read the ingress of session " + id
+	if err := a.get(ctx, what, ingressPath+"/"+id+"/ingress", nil, &out); err != nil {
+		return ingress{}, err
+	}
+	if out.URL == nil {
+		return ingress{}, box.Errorf(box.ClassUnknown, "%s: the answer names none; look again", what)
+	}
+	return *out.URL, nil
+}
+
+// validID reports whether an id may be put into a path. It is opaque else: the
+// docs show sess_... in one place and UUIDs in another.
+func validID(id string) bool {
+	const most = 128
+	return id != "" && len(id) <= most && !slices.ContainsFunc([]byte(id), func(c byte) bool {
+		return (c < 'a' || c > 'z') && (c < 'A' || c > 'Z') && (c < '0' || c > '9') && c != '-' && c != '_'
+	})
+}
+
+// String keeps the token out of every print of the struct.
+func (a *api) String() string { return fmt.Sprintf("the API at %s", a.regional.BaseURL) }
