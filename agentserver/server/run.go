@@ -62,6 +62,12 @@ type settings struct {
 // failure, 2 for a command line that it does not understand. Once it listens,
 // its address is in run/address below the root.
 func Run(ctx context.Context, args []string, env func(string) string, stdout, stderr io.Writer) int {
+	given, err := takeEnvironment(args)
+	if err != nil {
+		fmt.Fprintln(stderr, "boxd:", err)
+		return exitFault
+	}
+	env = given.over(env)
 	set, err := parse(args, env, stdout)
 	switch {
 	case errors.Is(err, flag.ErrHelp):
@@ -69,6 +75,10 @@ func Run(ctx context.Context, args []string, env func(string) string, stdout, st
 	case err != nil:
 		fmt.Fprintln(stderr, "boxd:", err)
 		return exitUsage
+	}
+	if err := given.set(); err != nil {
+		fmt.Fprintln(stderr, "boxd:", err)
+		return exitFault
 	}
 	ctx, stop := signal.NotifyContext(ctx, syscall.SIGTERM, syscall.SIGINT)
 	defer stop()
@@ -96,6 +106,7 @@ func parse(args []string, env func(string) string, help io.Writer) (settings, er
 	flags.Float64Var(&set.budget.High, "disk-high", 0, "the `part` of the filesystem, of its bytes or inodes, above which what can be made again is shed, such as 0.85; 0 for no limit")
 	flags.Float64Var(&set.budget.Low, "disk-low", 0, "the `part` it is shed down to, such as 0.7; 0 for the same as --disk-high")
 	flags.Int64Var(&set.budget.Bytes, "tree-bytes", 0, "the most `bytes` that may lie below the box's directory, for boxes that share a filesystem; 0 for no limit")
+	flags.String(envFileFlag, "", "a `file` that holds the environment, NAME=value entries that each end with a NUL byte; it is removed when it was read, so each start needs a new one")
 	flags.BoolVar(&set.ownPasses, "own-passes", true, "free space and archive without being asked, as the budget and the retention say; false where the provider suspends the box, since the owner then asks before each suspend")
 	err := flags.Parse(args)
 	if errors.Is(err, flag.ErrHelp) {

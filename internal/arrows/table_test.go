@@ -32,12 +32,13 @@ var layers = []layer{
 	// A provider never imports another one: what two of them share goes to
 	// the portable type, or to a package of its own with its own row here.
 	{"provider", "providers/digitalocean", "domain driver", "github.com/digitalocean/godo github.com/gorilla/websocket go.yaml.in/yaml/v3"},
+	{"provider", "providers/docker", "domain driver", "github.com/moby/moby github.com/containerd/errdefs " + zap},
+	{"docker-fake", "providers/docker/dockertest", "", "github.com/moby"}, // for tests
 	{"provider", "providers/*", "domain driver", "golang.org/x " + zap},
 	// A fake of a provider's service knows nothing of the driver that is tested
 	// against it, so that the two can't share a misreading.
-	{"provider-fake", "providers/*/*test", "", ""},
-	// A fake of a provider's service speaks HTTP and knows nothing of ours.
 	{"service-fake", "providers/digitalocean/digitaloceantest", "", "github.com/gorilla/websocket go.yaml.in/yaml/v3"},
+	{"provider-fake", "providers/*/*test", "", ""},
 
 	// What comes out of a box is read the same way beside it, in a worker and
 	// where it is kept.

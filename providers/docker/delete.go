@@ -1,0 +1,78 @@
+package docker
+
+import (
+	"context"
+
+	"github.com/containerd/errdefs"
+	"github.com/moby/moby/client"
+
+	"github.com/openhands/boxkeeper/box"
+)
+
+// Delete removes the container, and then every volume with the box's labels. A
+// mark that deletion began comes first and goes last, so that what is left by
+// one that was cut off is never taken for a box that lost its container.
+func (d *Driver) Delete(ctx context.Context, ref box.Ref) (box.Observation, error) {
+	unlock, err := d.locks.take(ctx, ref.Name)
+	if err != nil {
+		return box.Observation{}, err
+	}
+	defer unlock()
+	ctx, s, id, err := d.own(ctx, ref)
+	if err != nil {
+		return box.Observation{}, err
+	}
+	gone := box.Observation{Ref: ref, Phase: box.PhaseGone, Evidence: "the engine lists no container and no volume with its labels"}
+	f, err := s.find(ctx, id)
+	if err == nil {
+		err = f.renamed(ref)
+	}
+	if err != nil {
+		return box.Observation{}, err
+	}
+	if f.nothing() {
+		return gone, d.still(ctx, s.print)
+	}
+	mark := deletingVolume(ref.Name)
+	if !f.deleting {
+		if err := s.volume(ctx, mark, marks(id, roleDeleting), id, roleDeleting); err != nil {
+			return box.Observation{}, err
+		}
+	}
+	if f.container != nil {
+		if err := s.remove(ctx, f); err != nil {
+			return box.Observation{}, err
+		}
+	}
+	for _, v := range f.volumes {
+		if v.Name == mark {
+			continue
+		}
+		if err := s.removeVolume(ctx, v.Name, ref.Name); err != nil {
+			return box.Observation{}, err
+		}
+	}
+	if err := s.removeVolume(ctx, mark, ref.Name); err != nil {
+		return box.Observation{}, err
+	}
+	if f, err = s.find(ctx, id); err != nil {
+		return box.Observation{}, err
+	}
+	if !f.nothing() {
+		return box.Observation{}, box.Errorf(box.ClassUnavailable, "box %s is not gone yet; delete it again", ref.Name)
+	}
+	return gone, d.still(ctx, s.print)
+}
+
+func (s *session) removeVolume(ctx context.Context, name, of string) error {
+	short, cancel := context.WithTimeout(ctx, forced)
+	defer cancel()
+	_, err := s.api.VolumeRemove(short, name, client.VolumeRemoveOptions{})
+	switch {
+	case err == nil, errdefs.IsNotFound(err):
+		return nil
+	case errdefs.IsConflict(err):
+		return box.Errorf(box.ClassUnavailable, "volume %s of box %s is used by another container; remove that, and delete the box again: %w", name, of, err)
+	}
+	return fault(ctx, "remove volume "+name, err)
+}

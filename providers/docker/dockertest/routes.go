@@ -1,0 +1,162 @@
+package dockertest
+
+import (
+	"encoding/json"
+	"net/http"
+	"strings"
+
+	dockerspec "github.com/moby/docker-image-spec/specs-go/v1"
+	"github.com/moby/moby/api/types/events"
+	"github.com/moby/moby/api/types/image"
+	"github.com/moby/moby/api/types/network"
+	"github.com/moby/moby/api/types/system"
+	"github.com/moby/moby/api/types/volume"
+)
+
+// route does one call.
+func (e *Engine) route(w http.ResponseWriter, r *http.Request, path string) {
+	part := strings.Split(strings.TrimPrefix(path, "/"), "/")
+	last := part[len(part)-1]
+	switch {
+	case path == "/_ping":
+		w.WriteHeader(http.StatusOK)
+	case path == "/info":
+		e.mu.Lock()
+		defer e.mu.Unlock()
+		answer(w, http.StatusOK, system.Info{ID: e.id, Name: "fake", OSType: "linux", Architecture: "x86_64", LoggingDriver: "json-file", SystemTime: now(), ServerVersion: "fake"})
+	case path == "/events":
+		e.events(w, r)
+	case path == "/networks/none":
+		e.mu.Lock()
+		defer e.mu.Unlock()
+		answer(w, http.StatusOK, network.Inspect{Network: network.Network{Name: "none", ID: e.data}})
+	case path == "/containers/create":
+		e.create(w, r)
+	case path == "/containers/json":
+		e.list(w, r)
+	case path == "/volumes/create" || part[0] == "volumes":
+		e.volume(w, r, last)
+	case path == "/images/create":
+		e.pull(w, r)
+	case part[0] == "images" && last == "json":
+		e.image(w, strings.TrimSuffix(strings.TrimPrefix(path, "/images/"), "/json"))
+	case part[0] == "containers" && len(part) > 1:
+		e.mu.Lock()
+		defer e.mu.Unlock()
+		b := e.find(part[1])
+		switch {
+		case b == nil:
+			refuse(w, http.StatusNotFound, "No such container: %s", part[1])
+		case r.Method == http.MethodDelete:
+			e.remove(w, r, b)
+		case last == "archive":
+			e.archive(w, r, b)
+		default:
+			e.act(w, r, b, last)
+		}
+	default:
+		refuse(w, http.StatusNotFound, "page not found")
+	}
+}
+
+func (e *Engine) image(w http.ResponseWriter, name string) {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	found, ok := e.images[name]
+	if !ok {
+		refuse(w, http.StatusNotFound, "No such image: %s", name)
+		return
+	}
+	config := dockerspec.DockerOCIImageConfig{}
+	config.User, config.Labels, config.Env = found.User, found.Labels, found.Env
+	answer(w, http.StatusOK, image.InspectResponse{ID: "sha256:" + name, Os: "linux", Architecture: found.Architecture, Config: &config})
+}
+
+func (e *Engine) pull(w http.ResponseWriter, r *http.Request) {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	asked := strings.TrimPrefix(r.URL.Query().Get("fromImage"), "docker.io/library/")
+	for _, name := range []string{asked, asked + ":" + r.URL.Query().Get("tag")} {
+		if found, ok := e.registry[name]; ok {
+			e.images[name] = found
+			answer(w, http.StatusOK, map[string]string{"status": "Status: Downloaded newer image"})
+			return
+		}
+	}
+	refuse(w, http.StatusNotFound, "pull access denied for %s, repository does not exist or may require 'docker login'", asked)
+}
+
+// volumeNamed makes a volume, or answers the one that is there.
+func (e *Engine) volumeNamed(name string, labels map[string]string) volume.Volume {
+	if _, ok := e.volumes[name]; !ok {
+		e.volumes[name] = volume.Volume{Name: name, Driver: "local", Scope: "local", Labels: labels, CreatedAt: now()}
+	}
+	return e.volumes[name]
+}
+
+func (e *Engine) volume(w http.ResponseWriter, r *http.Request, name string) {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	found, ok := e.volumes[name]
+	switch {
+	case r.Method == http.MethodPost:
+		var asked volume.CreateRequest
+		_ = json.NewDecoder(r.Body).Decode(&asked)
+		answer(w, http.StatusCreated, e.volumeNamed(asked.Name, asked.Labels))
+	case name == "volumes":
+		out := volume.ListResponse{Volumes: []volume.Volume{}}
+		for _, v := range e.volumes {
+			if selects(filtersOf(r), "label", labelled(v.Labels)) {
+				out.Volumes = append(out.Volumes, v)
+			}
+		}
+		answer(w, http.StatusOK, out)
+	case !ok:
+		refuse(w, http.StatusNotFound, "get %s: no such volume", name)
+	case r.Method == http.MethodGet:
+		answer(w, http.StatusOK, found)
+	default:
+		for _, b := range e.containers {
+			if b.uses(name) {
+				refuse(w, http.StatusConflict, "remove %s: volume is in use - [%s]", name, b.ID)
+				return
+			}
+		}
+		delete(e.volumes, name)
+		w.WriteHeader(http.StatusNoContent)
+	}
+}
+
+// events sends what happens, as it happens.
+func (e *Engine) events(w http.ResponseWriter, r *http.Request) {
+	const room = 1000
+	heard := make(chan events.Message, room)
+	e.mu.Lock()
+	e.watchers[heard] = true
+	e.mu.Unlock()
+	defer func() {
+		e.mu.Lock()
+		delete(e.watchers, heard)
+		e.mu.Unlock()
+	}()
+	filters := filtersOf(r)
+	w.Header().Set("Content-Type", "application/json")
+	w.WriteHeader(http.StatusOK)
+	flush := http.NewResponseController(w)
+	_ = flush.Flush()
+	for {
+		select {
+		case <-r.Context().Done():
+			return
+		case <-e.closed:
+			return
+		case one := <-heard:
+			if !selects(filters, "label", labelled(one.Actor.Attributes)) ||
+				!selects(filters, "event", func(v string) bool { return v == string(one.Action) }) {
+				continue
+			}
+			_ = json.NewEncoder(w).Encode(one)
+			_ = flush.Flush()
+		}
+	}
+}

@@ -1,0 +1,454 @@
+package docker_test
+
+import (
+	"context"
+	"debug/elf"
+	"encoding/json"
+	"net/http"
+	"os"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/moby/moby/api/types/container"
+	"github.com/moby/moby/client"
+	"github.com/stretchr/testify/require"
+
+	"github.com/openhands/boxkeeper/box"
+	"github.com/openhands/boxkeeper/providers/docker"
+	"github.com/openhands/boxkeeper/providers/docker/dockertest"
+	"github.com/openhands/boxkeeper/providers/driver"
+)
+
+func TestNewRefusesBadOptions(t *testing.T) {
+	t.Parallel()
+	for name, row := range map[string]struct {
+		field string
+		spoil func(o *docker.Options)
+	}{
+		"no boxd":                          {"boxd", func(o *docker.Options) { o.Boxd = nil }},
+		"a relative boxd":                  {"boxd", func(o *docker.Options) { o.Boxd = []string{"boxd"} }},
+		"an unknown suspend":               {"suspend", func(o *docker.Options) { o.Suspend = "freeze" }},
+		"an unknown pull":                  {"pull", func(o *docker.Options) { o.Pull = "sometimes" }},
+		"a network without ports":          {"network", func(o *docker.Options) { o.Network = "host" }},
+		"half a range":                     {"ports", func(o *docker.Options) { o.Ports.First = 9000 }},
+		"a range that ends early":          {"ports", func(o *docker.Options) { o.Ports = docker.Ports{First: 9000, Last: 8000} }},
+		"a negative limit":                 {"limits", func(o *docker.Options) { o.Limits.CPUs = -1 }},
+		"a stop in less than a second":     {"stop_timeout", func(o *docker.Options) { o.StopTimeout = time.Millisecond }},
+		"ssh":                              {"host", func(o *docker.Options) { o.Host = "ssh://somewhere" }},
+		"no host at all":                   {"host", func(o *docker.Options) { o.Host = "somewhere" }},
+		"an engine far away without a net": {"publish_on", func(o *docker.Options) { o.Host = "tcp://192.0.2.1:2376" }},
+		"a name to publish on":             {"publish_on", func(o *docker.Options) { o.PublishOn = "localhost" }},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			opts := docker.Options{Host: "unix:///run/docker.sock", Boxd: []string{"/usr/local/bin/boxd"}}
+			_, err := docker.New(installation, opts)
+			require.NoError(t, err)
+			row.spoil(&opts)
+			_, err = docker.New(installation, opts)
+			wantClass(t, err, box.ClassInvalid)
+			require.True(t, strings.HasPrefix(err.Error(), row.field+": "), "%v", err)
+		})
+	}
+	_, err := docker.New("short", docker.Options{Boxd: []string{"/boxd"}})
+	wantClass(t, err, box.ClassInvalid)
+}
+
+// Nothing is made for a boxd that could not run.
+func TestBoxdMustRunInAnyImage(t *testing.T) {
+	t.Parallel()
+	text := filepath.Join(t.TempDir(), "text")
+	require.NoError(t, os.WriteFile(text, []byte("#!/bin/sh\n"), 0o755))
+	for name, row := range map[string]struct{ path, says string }{
+		"another architecture":  {program(t, elf.EM_AARCH64), "is for amd64 and boxd"},
+		"a dynamic program":     {program(t, elf.EM_X86_64, elf.PT_LOAD, elf.PT_INTERP), "linked dynamically"},
+		"a script":              {text, "not a program for Linux"},
+		"a directory":           {t.TempDir(), "not a file"},
+		"nothing":               {filepath.Join(t.TempDir(), "nothing"), "no such file"},
+		"an unknown machine":    {program(t, elf.EM_SPARC), "EM_SPARC"},
+		"what is no executable": {relocatable(t), "ET_REL"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			p := newFake(t, docker.SuspendStop)
+			p.opts.Boxd = []string{row.path}
+			_, err := p.driver(t, installation).Create(t.Context(), request("static"))
+			wantClass(t, err, box.ClassFailedPrecondition)
+			require.ErrorContains(t, err, row.says)
+			for _, call := range p.fake.Calls() {
+				require.True(t, strings.HasPrefix(call, "GET "), "%s was sent", call)
+			}
+		})
+	}
+}
+
+func relocatable(t *testing.T) string {
+	t.Helper()
+	path := program(t, elf.EM_X86_64)
+	content, err := os.ReadFile(path)
+	require.NoError(t, err)
+	content[16] = byte(elf.ET_REL)
+	require.NoError(t, os.WriteFile(path, content, 0o755))
+	return path
+}
+
+// A start gets its environment in a file that only the box's user may read, and
+// the engine is told none of it; the next start has its own.
+func TestSecretsAreInNoConfiguration(t *testing.T) {
+	t.Parallel()
+	p := newFake(t, docker.SuspendStop)
+	p.fake.AddImage(fakeImage, dockertest.Image{Architecture: "amd64", User: "65532:7"})
+	d := p.driver(t, installation)
+	ref := made(t, d, "secrets")
+	const file = "/.boxkeeper/start/env.read" // where the fake boxd moves it
+	env, _, _, ok := p.fake.File(ref.Name, file)
+	require.True(t, ok)
+	require.ElementsMatch(t, []string{
+		"BOXKEEPER_BOX=" + ref.Name, "HOME=/box/home", "TMPDIR=/box/tmp", "OH_SESSION_API_KEYS_0=secret-session-77aa", "PLAIN=as it is", "TOKEN=secret-token-5e1f", "",
+	}, strings.Split(string(env), "\x00"))
+	for _, path := range []string{"/.boxkeeper/start", "/.boxkeeper/start/env", "/box"} {
+		_, uid, gid, _ := p.fake.File(ref.Name, path)
+		require.Equal(t, []int{65532, 7}, []int{uid, gid}, path)
+	}
+	_, uid, _, _ := p.fake.File(ref.Name, "/.boxkeeper/boxd")
+	require.Zero(t, uid, "the box's user may not change boxd")
+	raw, err := json.Marshal(p.inspect(t, ref.Name))
+	require.NoError(t, err)
+	require.NotContains(t, string(raw), "secret-")
+
+	_, err = d.Suspend(t.Context(), ref)
+	require.NoError(t, err)
+	next := start()
+	next.SecretEnv = map[string]box.Secret{"TOKEN": "secret-other-01"}
+	_, err = d.Resume(t.Context(), ref, next)
+	require.NoError(t, err)
+	env, _, _, _ = p.fake.File(ref.Name, file)
+	require.Contains(t, string(env), "TOKEN=secret-other-01\x00")
+	require.NotContains(t, string(env), "secret-token-5e1f")
+}
+
+func TestWhatABoxIsMadeWith(t *testing.T) {
+	t.Parallel()
+	p := newFake(t, docker.SuspendStop)
+	p.opts.Boxd = append(p.opts.Boxd, "boxd")
+	p.opts.AgentServer = []string{"agent-server", "--quiet"}
+	p.opts.Limits = docker.Limits{MemoryBytes: 1 << 30, CPUs: 1.5, Processes: 100, LayerBytes: 1 << 20}
+	p.opts.Network = "agents"
+	d := p.driver(t, installation)
+	asked := request("made")
+	asked.Labels = map[string]string{"team": "blue", "ai.openhands.runtime-owner": "somebody"}
+	_, err := d.Create(t.Context(), asked)
+	require.NoError(t, err)
+	c := p.inspect(t, asked.Identity.Name())
+	require.Equal(t, []string{"/.boxkeeper/boxd", "boxd", "--root", "/box", "--listen", "0.0.0.0:8000", "--env-file", "/.boxkeeper/start/env", "--own-passes=false", "--", "agent-server", "--quiet"}, c.Config.Entrypoint)
+	require.Equal(t, map[string]string{
+		prefix + "installation": installation, prefix + "workspace": "made", prefix + "epoch": "1", prefix + "role": "box", prefix + "image": fakeImage,
+		prefix + "label.team": "blue", prefix + "label.ai.openhands.runtime-owner": "somebody",
+	}, c.Config.Labels, "nobody else takes it by its labels")
+	require.Equal(t, container.RestartPolicyDisabled, c.HostConfig.RestartPolicy.Name)
+	require.False(t, c.HostConfig.AutoRemove)
+	require.Equal(t, int64(1<<30), c.HostConfig.Memory)
+	require.Equal(t, int64(1_500_000_000), c.HostConfig.NanoCPUs)
+	require.Equal(t, int64(100), *c.HostConfig.PidsLimit)
+	require.Equal(t, map[string]string{"size": "1048576"}, c.HostConfig.StorageOpt)
+	require.Equal(t, container.NetworkMode("agents"), c.HostConfig.NetworkMode)
+	require.Equal(t, "127.0.0.1", c.HostConfig.PortBindings[inside][0].HostIP.String())
+	require.Empty(t, c.HostConfig.PortBindings[inside][0].HostPort)
+	require.Equal(t, "16m", c.HostConfig.LogConfig.Config["max-size"])
+	require.Equal(t, []string{"LANG=C.UTF-8"}, c.Config.Env)
+}
+
+func TestImages(t *testing.T) {
+	t.Parallel()
+	p := newFake(t, docker.SuspendStop)
+	p.fake.Offer("offered:1", dockertest.Image{Architecture: "amd64"})
+	p.fake.AddImage("owned:1", dockertest.Image{Architecture: "amd64", Labels: map[string]string{"ai.openhands.runtime-owner": "x"}})
+	create := func(pull docker.PullPolicy, workspace, image string) error {
+		p.opts.Pull = pull
+		asked := request(workspace)
+		asked.Image = image
+		_, err := p.driver(t, installation).Create(t.Context(), asked)
+		return err
+	}
+	wantClass(t, create(docker.PullNever, "never", "offered:1"), box.ClassFailedPrecondition)
+	wantClass(t, create(docker.PullMissing, "nowhere", "nowhere:1"), box.ClassInvalid)
+	wantClass(t, create(docker.PullMissing, "owned", "owned:1"), box.ClassInvalid)
+	p.fake.Next(http.MethodPost, "/images/create", dockertest.Fault{Status: http.StatusTooManyRequests, Message: "toomanyrequests", Header: map[string]string{"Retry-After": "90"}})
+	err := create(docker.PullMissing, "limited", "offered:1")
+	wantClass(t, err, box.ClassExhausted)
+	_, wait := p.driver(t, installation).ErrorClass(err)
+	require.Equal(t, 90*time.Second, wait)
+	require.NoError(t, create(docker.PullMissing, "missing", "offered:1"))
+	wantClass(t, create(docker.PullAlways, "always", fakeImage), box.ClassInvalid)
+	p.opts.DefaultImage = ""
+	wantClass(t, create(docker.PullMissing, "none", ""), box.ClassInvalid)
+}
+
+// Ports of a range belong to boxes, whoever else asks at once, and stay theirs.
+func TestFixedPorts(t *testing.T) {
+	t.Parallel()
+	p := newFake(t, docker.SuspendStop)
+	first := freePorts(t)
+	p.opts.Ports = docker.Ports{First: first, Last: first + 2}
+	require.Equal(t, box.Yes, docker.Row(p.opts).URLStable)
+	ours, theirs := p.driver(t, installation), p.driver(t, "ffee0011")
+	urls := map[string]box.Ref{}
+	var mu sync.Mutex
+	var group sync.WaitGroup
+	for i, d := range []*docker.Driver{ours, theirs, ours} {
+		group.Go(func() {
+			asked := request("port-" + strconv.Itoa(i))
+			if d == theirs {
+				asked.Identity.Installation = "ffee0011"
+			}
+			seen, err := d.Create(t.Context(), asked)
+			if err != nil {
+				t.Errorf("create: %v", err)
+				return
+			}
+			at, err := d.Endpoint(t.Context(), seen.Ref)
+			if err != nil {
+				t.Errorf("endpoint: %v", err)
+			}
+			mu.Lock()
+			defer mu.Unlock()
+			urls[at.URL] = seen.Ref
+		})
+	}
+	group.Wait()
+	require.Len(t, urls, 3, "each has its own")
+	_, err := ours.Create(t.Context(), request("one-too-many"))
+	wantClass(t, err, box.ClassExhausted)
+	for url, ref := range urls {
+		if !strings.Contains(ref.Name, installation) {
+			continue
+		}
+		_, err := ours.Suspend(t.Context(), ref)
+		require.NoError(t, err)
+		_, err = p.api.ContainerRemove(t.Context(), ref.ID, client.ContainerRemoveOptions{})
+		require.NoError(t, err)
+		again, err := ours.Resume(t.Context(), ref, start())
+		require.NoError(t, err)
+		at, err := ours.Endpoint(t.Context(), again.Ref)
+		require.NoError(t, err)
+		require.Equal(t, url, at.URL, "also in a new container")
+		_, err = ours.Delete(t.Context(), again.Ref)
+		require.NoError(t, err)
+		require.Empty(t, p.left(t, ref))
+	}
+	made(t, ours, "one-more")
+}
+
+// freePorts returns the first of three ports that nobody has.
+func freePorts(t *testing.T) uint16 {
+	t.Helper()
+	for first := 21000 + os.Getpid()%20000; ; first += 3 {
+		free := true
+		for port := first; port < first+3; port++ {
+			free = free && !answers(t.Context(), "http://127.0.0.1:"+strconv.Itoa(port))
+		}
+		if free {
+			return uint16(first)
+		}
+	}
+}
+
+// The client keeps the version that it agreed on. An engine that was replaced may
+// take it no more.
+func TestTheEngineIsReplacedByANewerOne(t *testing.T) {
+	t.Parallel()
+	p := newFake(t, docker.SuspendStop)
+	d := p.driver(t, installation)
+	ref := made(t, d, "replaced")
+	p.fake.SetAPI("1.52", "1.44")
+	require.Equal(t, box.PhaseRunning, phase(t, d, ref))
+	p.fake.SetAPI("1.41", "1.12")
+	require.Equal(t, box.PhaseRunning, phase(t, d, ref))
+}
+
+// An engine of 20.10 whose data directory is not mounted has the same id and no
+// containers.
+func TestAnEmptyDataDirectoryProvesNothing(t *testing.T) {
+	t.Parallel()
+	p := newFake(t, docker.SuspendStop)
+	d := p.driver(t, installation)
+	ref := made(t, d, "mounted")
+	p.fake.LoseData()
+	_, err := d.Observe(t.Context(), ref)
+	wantClass(t, err, box.ClassFailedPrecondition)
+	_, err = d.Delete(t.Context(), ref)
+	wantClass(t, err, box.ClassFailedPrecondition)
+	print, err := d.Fingerprint(t.Context())
+	require.NoError(t, err)
+	require.NotEqual(t, ref.Fingerprint, print)
+}
+
+func TestAnEngineThatDoesNotAnswerProvesNothing(t *testing.T) {
+	t.Parallel()
+	p := newFake(t, docker.SuspendStop)
+	d := p.driver(t, installation)
+	ref := made(t, d, "down")
+	watched := make(chan error, 1)
+	go func() { watched <- d.Watch(t.Context(), func(driver.Listed) {}) }()
+	await(t, "the watcher listens", func() bool {
+		return slices.ContainsFunc(p.fake.Calls(), func(c string) bool { return strings.HasPrefix(c, "GET /events") })
+	})
+	p.fake.Down(true)
+	wantClass(t, <-watched, box.ClassUnavailable)
+	for what, call := range map[string]func() error{
+		"observe": func() error { _, err := d.Observe(t.Context(), ref); return err },
+		"delete":  func() error { _, err := d.Delete(t.Context(), ref); return err },
+		"suspend": func() error { _, err := d.Suspend(t.Context(), ref); return err },
+		"list":    func() error { _, err := d.List(t.Context(), installation); return err },
+		"create":  func() error { _, err := d.Create(t.Context(), request("down")); return err },
+	} {
+		t.Log(what)
+		wantClass(t, call(), box.ClassUnavailable)
+	}
+	p.fake.Down(false)
+	require.Equal(t, box.PhaseRunning, phase(t, d, ref))
+}
+
+// A call whose answer is lost is done, and is done once when it is repeated.
+func TestAnswersThatAreLost(t *testing.T) {
+	t.Parallel()
+	lost := dockertest.Fault{Lose: true}
+	cut := dockertest.Fault{Cut: true}
+	broken := dockertest.Fault{Status: http.StatusInternalServerError, Message: "something went wrong"}
+	for name, row := range map[string]struct {
+		method, path string
+		fault        dockertest.Fault
+	}{
+		"the volume was made":        {http.MethodPost, "/volumes/create", lost},
+		"the container was made":     {http.MethodPost, "/containers/create", lost},
+		"the container was not made": {http.MethodPost, "/containers/create", cut},
+		"boxd was copied":            {http.MethodPut, "/archive", lost},
+		"boxd was not copied":        {http.MethodPut, "/archive", broken},
+		"it was started":             {http.MethodPost, "/start", lost},
+		"it was not started":         {http.MethodPost, "/start", broken},
+		"a list broke":               {http.MethodGet, "/containers/json", broken},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			p := newFake(t, docker.SuspendStop)
+			d := p.driver(t, installation)
+			p.fake.Next(row.method, row.path, row.fault)
+			_, err := d.Create(t.Context(), request("lost"))
+			wantClass(t, err, box.ClassUnavailable)
+			ref := made(t, p.driver(t, installation), "lost")
+			require.Equal(t, box.PhaseRunning, phase(t, d, ref))
+			require.Equal(t, []string{"container /" + ref.Name, "volume " + ref.Name}, p.left(t, ref))
+		})
+	}
+	for name, row := range map[string]struct {
+		method, path string
+		fault        dockertest.Fault
+	}{
+		"the mark was made":              {http.MethodPost, "/volumes/create", lost},
+		"the container was removed":      {http.MethodDelete, "/containers/", lost},
+		"the container was not removed":  {http.MethodDelete, "/containers/", broken},
+		"it is being removed":            {http.MethodDelete, "/containers/", dockertest.Fault{Status: http.StatusConflict, Message: "removal of container x is already in progress"}},
+		"the volume was removed":         {http.MethodDelete, "/volumes/bk-[^.]*$", lost},
+		"the volume was not removed":     {http.MethodDelete, "/volumes/bk-[^.]*$", broken},
+		"the mark of it was removed":     {http.MethodDelete, "/volumes/.*deleting$", lost},
+		"the mark of it was not removed": {http.MethodDelete, "/volumes/.*deleting$", cut},
+	} {
+		t.Run("delete, "+name, func(t *testing.T) {
+			t.Parallel()
+			p := newFake(t, docker.SuspendStop)
+			d := p.driver(t, installation)
+			ref := made(t, d, "lost")
+			p.fake.Next(row.method, row.path, row.fault)
+			_, err := d.Delete(t.Context(), ref)
+			wantClass(t, err, box.ClassUnavailable)
+			if seen := phase(t, d, ref); seen != box.PhaseGone && seen != box.PhaseRunning {
+				require.Equal(t, box.PhaseFailed, seen)
+				_, err = d.Resume(t.Context(), ref, start())
+				wantClass(t, err, box.ClassFailedPrecondition)
+				_, err = d.Create(t.Context(), request("lost"))
+				wantClass(t, err, box.ClassConflict)
+			}
+			for range 2 {
+				seen, err := p.driver(t, installation).Delete(t.Context(), ref)
+				require.NoError(t, err)
+				require.Equal(t, box.PhaseGone, seen.Phase)
+			}
+			require.Empty(t, p.left(t, ref))
+		})
+	}
+}
+
+// Two workers that know nothing of each other.
+func TestTwoDriversAtOnce(t *testing.T) {
+	t.Parallel()
+	p := newFake(t, docker.SuspendStop)
+	one, two := p.driver(t, installation), p.driver(t, installation)
+	refs := make([]box.Ref, 8)
+	var group sync.WaitGroup
+	for i := range refs {
+		group.Go(func() {
+			seen, err := []*docker.Driver{one, two}[i%2].Create(t.Context(), request("twice"))
+			if err != nil {
+				t.Errorf("create: %v", err)
+			}
+			refs[i] = seen.Ref
+		})
+	}
+	group.Wait()
+	require.Len(t, slices.Compact(refs), 1)
+	require.Len(t, p.left(t, refs[0]), 2)
+	for i := range refs {
+		group.Go(func() {
+			if _, err := []*docker.Driver{one, two}[i%2].Delete(t.Context(), refs[0]); err != nil && !box.ClassOf(err).Retryable() {
+				t.Errorf("delete: %v", err)
+			}
+		})
+	}
+	group.Wait()
+	_, err := one.Delete(t.Context(), refs[0])
+	require.NoError(t, err)
+	require.Empty(t, p.left(t, refs[0]))
+}
+
+// A stop may take as long as the box needs to end, and its caller may not wait.
+func TestAStopThatTakesLong(t *testing.T) {
+	t.Parallel()
+	p := newFake(t, docker.SuspendStop)
+	d := p.driver(t, installation)
+	ref := made(t, d, "slow")
+	release := p.fake.HoldStops()
+	ctx, cancel := context.WithCancel(t.Context())
+	ended := make(chan error, 1)
+	go func() { _, err := d.Suspend(ctx, ref); ended <- err }()
+	stops := func() bool {
+		return slices.ContainsFunc(p.fake.Calls(), func(c string) bool { return strings.Contains(c, "/stop?t=1") })
+	}
+	await(t, "the engine was asked", stops)
+	cancel()
+	wantClass(t, <-ended, box.ClassCanceled)
+	require.Equal(t, box.PhaseRunning, phase(t, d, ref))
+	release()
+	await(t, "the engine went on", func() bool { return phase(t, d, ref) == box.PhaseSuspended })
+	// Told to end and not yet ended, it must not be taken for a running one.
+	_, err := d.Resume(t.Context(), ref, start())
+	require.NoError(t, err)
+	first := p.inspect(t, ref.Name).State.StartedAt
+	release = p.fake.HoldStops()
+	ctx, cancel = context.WithCancel(t.Context())
+	go func() { _, err := d.Suspend(ctx, ref); ended <- err }()
+	await(t, "the engine was asked again", func() bool {
+		return strings.Contains(strings.Join(p.fake.Calls(), "\n"), "/start") && strings.Count(strings.Join(p.fake.Calls(), "\n"), "/stop?t=1") == 2
+	})
+	cancel()
+	wantClass(t, <-ended, box.ClassCanceled)
+	release()
+	seen, err := d.Resume(t.Context(), ref, start())
+	require.NoError(t, err)
+	require.Equal(t, box.PhaseRunning, seen.Phase)
+	require.NotEqual(t, first, p.inspect(t, ref.Name).State.StartedAt)
+}
