@@ -46,7 +46,7 @@ func (a *managedAgents) life(t *testing.T, name string, clock *skippedClock) *li
 }
 
 func (a *managedAgents) place() place {
-	return place{room: a.disks.only, books: a.books, requests: func() int { return len(a.Requests()) }, idle: func() { a.l.pass(20 * time.Minute) }}
+	return place{fill: func() { a.disks.only().fill(a.l.t) }, books: a.books, requests: func() int { return len(a.Requests()) }, idle: func() { a.l.pass(20 * time.Minute) }}
 }
 
 func (a *managedAgents) books() books {

@@ -24,7 +24,9 @@ func atRuntimeAPI(t *testing.T, name string, o runtimeapitest.Options) *runtimeA
 	t.Helper()
 	clock := &skippedClock{}
 	a := &runtimeAPI{disks: newRooms(t, clock)}
-	o.Box = func(life runtimeapitest.Life) http.Handler { return a.disks.of(life.RuntimeID).start(box.Secret(life.Key)) }
+	o.Box = func(life runtimeapitest.Life) http.Handler {
+		return a.disks.of(life.RuntimeID).start(box.Secret(life.Key))
+	}
 	var err error
 	a.Service, err = runtimeapitest.Start(o)
 	require.NoError(t, err)
@@ -39,7 +41,7 @@ func atRuntimeAPI(t *testing.T, name string, o runtimeapitest.Options) *runtimeA
 }
 
 func (a *runtimeAPI) place() place {
-	return place{room: a.disks.only, books: a.books, requests: func() int { return len(a.Calls()) }, idle: func() { a.l.pass(16 * time.Minute) }}
+	return place{fill: func() { a.disks.only().fill(a.l.t) }, books: a.books, requests: func() int { return len(a.Calls()) }, idle: func() { a.l.pass(16 * time.Minute) }}
 }
 
 func (a *runtimeAPI) books() books {

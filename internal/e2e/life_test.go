@@ -22,14 +22,18 @@ type books struct {
 
 // place is a provider as a whole life sees it.
 type place struct {
-	// room returns the disk of the life's box; nil where it is out of reach.
-	room func() *room
+	// fill puts something into the box that can be made again.
+	fill func()
 	// books reads what the provider says.
 	books func() books
 	// requests counts what the provider and its boxes were asked so far.
 	requests func() int
 	// idle lets the box be without use for as long as its policy allows.
 	idle func()
+	// begin and more hold a conversation and go on with one, where the box has no
+	// agent-server that does it; nil asks the agent-server.
+	begin func(messages int) (id string)
+	more  func(id string)
 }
 
 // wholeLife lets a box live from its creation to its box-archived end, with one
@@ -47,18 +51,16 @@ func wholeLife(t *testing.T, l *life, at place, flags ...string) {
 	}
 
 	l.create(flags...)
-	u := newUser(l)
+	u := &user{l: l, wrote: map[string][]string{}, begin: at.begin, more: at.more}
 	replyOf[box.ConnectAnswer](l, "box", "connect", l.ws, "--holder", "canvas", "--lease", "1h")
 	l.await(box.StateRunning)
 	u.converse(2)
 	u.converse(3)
-	if r := at.room(); r != nil {
-		r.fill(t)
-	}
-	replyOf[box.ActionAnswer](l, "box", "release", l.ws, "--holder", "canvas")
+	at.fill()
 	l.rest()
 	quietly("a look at a running box", l.looks)
 	require.Equal(t, 1, at.books().made)
+	replyOf[box.ActionAnswer](l, "box", "release", l.ws, "--holder", "canvas")
 	step("created once, two conversations held, looks asked nobody")
 
 	at.idle()
@@ -124,7 +126,7 @@ func wholeLife(t *testing.T, l *life, at place, flags ...string) {
 	out, errs, code := l.run("box", "connect", l.ws, "--holder", "late")
 	require.NotZero(t, code, out)
 	require.Contains(t, errs, "history", "%s", s.State)
-	step("nothing is billed after the delete, and the closed workspace refuses to wake")
+	step("the books stay as they are after the delete, and the closed workspace refuses to wake")
 }
 
 // TestALifeInMemory proves the harness of these tests at the fake that is in this
@@ -147,7 +149,7 @@ func TestALifeInMemory(t *testing.T) {
 	l := newLife(t, "life-in-memory", clock, cloud.Driver(livesInstallation))
 	name := box.Identity{Installation: livesInstallation, Workspace: l.ws, Epoch: 1}.Name()
 	wholeLife(t, l, place{
-		room:     disks.only,
+		fill:     func() { disks.only().fill(t) },
 		requests: func() int { return len(cloud.Calls()) },
 		idle:     func() { l.pass(20 * time.Minute) },
 		books: func() books {

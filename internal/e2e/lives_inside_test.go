@@ -148,6 +148,8 @@ func serveLoopback(web *http.Server) (string, error) {
 type user struct {
 	l     *life
 	wrote map[string][]string // conversation, events as the agent-server tells them
+	begin func(messages int) (id string)
+	more  func(id string)
 }
 
 func newUser(l *life) *user { return &user{l: l, wrote: map[string][]string{}} }
@@ -166,7 +168,11 @@ func (u *user) api() *serverAPI {
 // converse holds a conversation of so many messages.
 func (u *user) converse(messages int) (id string) {
 	api := u.api()
-	id = api.converse(messages)
+	if u.begin != nil {
+		id = u.begin(messages)
+	} else {
+		id = api.converse(messages)
+	}
 	u.wrote[id] = api.events(id)
 	require.Len(u.l.t, u.wrote[id], messages)
 	return id
@@ -177,7 +183,11 @@ func (u *user) goOn() {
 	api := u.api()
 	for id, before := range u.wrote {
 		require.Equal(u.l.t, before, api.events(id), "conversation %s changed while nobody was there", id)
-		api.say(id, "and one thing more "+uuid.NewString())
+		if u.more != nil {
+			u.more(id)
+		} else {
+			api.say(id, "and one thing more "+uuid.NewString())
+		}
 		u.wrote[id] = api.events(id)
 		require.Len(u.l.t, u.wrote[id], len(before)+1)
 	}
