@@ -39,6 +39,8 @@ var layers = []layer{
 	// against it, so that the two can't share a misreading.
 	{"service-fake", "providers/digitalocean/digitaloceantest", "", "github.com/gorilla/websocket go.yaml.in/yaml/v3"},
 	{"provider-fake", "providers/*/*test", "", ""},
+	// A fake of a provider's service speaks HTTP and knows nothing of ours.
+	{"service-fake", "providers/runtimeapi/runtimeapitest", "", ""},
 
 	// What comes out of a box is read the same way beside it, in a worker and
 	// where it is kept.

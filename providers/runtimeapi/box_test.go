@@ -6,6 +6,7 @@ import (
 	"path/filepath"
 	"sync"
 	"testing"
+	"time"
 
 	"github.com/stretchr/testify/require"
 
@@ -62,6 +63,13 @@ func TestABoxWithBoxdInIt(t *testing.T) {
 			require.NoError(t, err)
 			require.NotEqual(t, keys.SessionKey("real", 1), at.SessionKey, "the service makes the key")
 			old := dial(at)
+			p.Inject(runtimeapitest.Fault{Op: runtimeapitest.OpBox, For: 20 * time.Second, Status: http.StatusBadGateway, Header: html, Body: "<html>"})
+			err = old.Ready(t.Context())
+			require.Equal(t, box.ClassUnavailable, box.ClassOf(err), "running before the ingress answers: %v", err)
+			now, err := provider.Observe(t.Context(), seen.Ref)
+			require.NoError(t, err)
+			require.Equal(t, box.PhaseRunning, now.Phase)
+			p.Advance(20 * time.Second)
 			require.NoError(t, old.Ready(t.Context()))
 			_, err = agentservertest.WriteConversation(filepath.Join(volumes, seen.Ref.ID, "conversations"), agentservertest.Conversation{})
 			require.NoError(t, err)

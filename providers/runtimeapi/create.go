@@ -117,6 +117,7 @@ func (d *Driver) start(ctx context.Context, name string, body startRequest, secr
 		d.settle(name)
 		return nil, r.refusal()
 	}
+	d.doubt(name) // from now on: it may have taken minutes
 	if err == nil {
 		err = r.decode(&made)
 	}
@@ -179,6 +180,7 @@ func (d *Driver) mayStart(name string) error {
 	began, doubted := d.doubts[name]
 	rest := d.grace - d.now().Sub(began)
 	if !doubted || rest <= 0 {
+		delete(d.doubts, name)
 		return nil
 	}
 	return &box.Error{

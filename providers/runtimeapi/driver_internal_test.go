@@ -13,6 +13,7 @@ import (
 
 // answers is a service that plays back what it is told, one answer a request.
 type answers struct {
+	took  func()   // runs while a /start is answered
 	other []string // of all but /list, which is empty
 	sent  []string
 }
@@ -23,6 +24,9 @@ func (a *answers) RoundTrip(r *http.Request) (*http.Response, error) {
 	text := `{"total":0,"runtimes":[]}`
 	if r.URL.Path != "/list" {
 		text, a.other = a.other[0], a.other[1:]
+	}
+	if r.URL.Path == "/start" {
+		a.took()
 	}
 	status := http.StatusOK
 	switch text {
@@ -47,7 +51,7 @@ func TestAnUnclearCreateIsSentAgainAfterAWhile(t *testing.T) {
 	t.Parallel()
 	const there = `{"runtime_id":"r1","session_id":"bk-0a1b2c3d-a-1","status":"starting"}`
 	now := time.Date(2026, 11, 30, 0, 0, 0, 0, time.UTC)
-	service := &answers{}
+	service := &answers{took: func() { now = now.Add(time.Minute) }}
 	d, err := New("0a1b2c3d", Options{URL: "https://runtime.example", APIKey: "k", PausedLife: box.Never, Image: "i", Transport: service})
 	if err != nil {
 		t.Fatal(err)

@@ -1,7 +1,7 @@
 package runtimeapi_test
 
 import (
-	"context"
+	"io"
 	"net/http"
 	"net/http/httptest"
 	"sync/atomic"
@@ -208,145 +208,6 @@ func TestAPartialListIsAnError(t *testing.T) {
 	}
 }
 
-func TestAPauseThatTakesItsTime(t *testing.T) {
-	t.Parallel()
-	p := serve(t, runtimeapitest.Options{Pausing: 2})
-	d := p.open(t)
-	ref := made(t, d, "slow")
-	_, err := d.Suspend(t.Context(), ref)
-	wantClass(t, "suspend", err, box.ClassUnavailable)
-	_, wait := d.ErrorClass(err)
-	require.Equal(t, 5*time.Second, wait)
-	var seen box.Observation
-	for range 5 {
-		if seen, err = d.Suspend(t.Context(), ref); err == nil {
-			break
-		}
-		wantClass(t, "suspend", err, box.ClassUnavailable)
-	}
-	require.NoError(t, err)
-	require.Equal(t, box.PhaseSuspended, seen.Phase)
-	require.Equal(t, box.No, seen.MemoryKept)
-}
-
-func TestAResumeThatTakesItsTimeWakesOnce(t *testing.T) {
-	t.Parallel()
-	p := serve(t, runtimeapitest.Options{Resuming: 2, Starting: 1})
-	d := p.open(t)
-	ref := made(t, d, "slow")
-	_, err := d.Suspend(t.Context(), ref)
-	require.NoError(t, err)
-	_, err = d.Resume(t.Context(), ref, driver.Start{})
-	wantClass(t, "resume", err, box.ClassUnavailable)
-	for range 5 {
-		if _, err = d.Resume(t.Context(), ref, driver.Start{}); err == nil {
-			break
-		}
-		wantClass(t, "resume", err, box.ClassUnavailable)
-	}
-	require.NoError(t, err)
-	require.Equal(t, 1, p.box(t, ref.ID).Wakes)
-}
-
-func TestAProviderThatPausesFirst(t *testing.T) {
-	t.Parallel()
-	p := serve(t, runtimeapitest.Options{})
-	d := p.open(t)
-	ref := made(t, d, "first")
-	p.Inject(runtimeapitest.Fault{Op: runtimeapitest.OpPause, Before: func() { p.Pause(ref.ID) }})
-	seen, err := d.Suspend(t.Context(), ref)
-	require.NoError(t, err)
-	require.Equal(t, box.PhaseSuspended, seen.Phase)
-	_, err = d.Resume(t.Context(), ref, driver.Start{})
-	require.NoError(t, err)
-	p.Advance(30 * time.Minute) // the idle reaper
-	seen, err = d.Observe(t.Context(), ref)
-	require.NoError(t, err)
-	require.Equal(t, box.PhaseSuspended, seen.Phase)
-	// The end comes while it is paused: never taken for a suspend.
-	_, err = d.Resume(t.Context(), ref, driver.Start{})
-	require.NoError(t, err)
-	p.Inject(runtimeapitest.Fault{Op: runtimeapitest.OpPause, Before: func() { p.Stop(ref.ID) }})
-	_, err = d.Suspend(t.Context(), ref)
-	wantClass(t, "suspend", err, box.ClassNotFound)
-}
-
-func TestKeysAreReadAfresh(t *testing.T) {
-	t.Parallel()
-	for _, hosts := range []bool{false, true} {
-		p := serve(t, runtimeapitest.Options{HostStyle: hosts, NoIngress: 1})
-		d := p.open(t)
-		ref := made(t, d, "keys")
-		old, err := d.Endpoint(t.Context(), ref)
-		require.NoError(t, err)
-		require.Equal(t, p.Boxes()[0].URL, old.URL, "the address is used as it is")
-		require.Equal(t, http.StatusBadGateway, p.ask(t, old, "/api/conversations/count"), "running before the ingress answers")
-		require.Equal(t, http.StatusOK, p.ask(t, old, "/api/conversations/count"))
-		_, err = d.Suspend(t.Context(), ref)
-		require.NoError(t, err)
-		_, err = d.Endpoint(t.Context(), ref) // its key is null
-		wantClass(t, "endpoint", err, box.ClassFailedPrecondition)
-		require.Equal(t, http.StatusServiceUnavailable, p.ask(t, old, "/health"))
-		_, err = d.Resume(t.Context(), ref, driver.Start{})
-		require.NoError(t, err)
-		fresh, err := d.Endpoint(t.Context(), ref)
-		require.NoError(t, err)
-		require.Equal(t, old.URL, fresh.URL)
-		p.ask(t, fresh, "/health")
-		require.Equal(t, http.StatusUnauthorized, p.ask(t, old, "/api/conversations/count"))
-		require.Equal(t, http.StatusOK, p.ask(t, fresh, "/api/conversations/count"))
-	}
-}
-
-func TestFieldsThatAreNullMissingOrUnknown(t *testing.T) {
-	t.Parallel()
-	p := serve(t, runtimeapitest.Options{})
-	d := p.open(t)
-	ref := made(t, d, "fields")
-	set := func(name string, value any) func(map[string]any) { return func(o map[string]any) { o[name] = value } }
-	for name, row := range map[string]struct {
-		edit     func(map[string]any)
-		phase    box.Phase // of Observe
-		class    box.Class // of Observe
-		endpoint box.Class
-	}{
-		"nothing is wrong":       {func(map[string]any) {}, box.PhaseRunning, "", ""},
-		"no status":              {func(o map[string]any) { delete(o, "status") }, box.PhaseUnknown, "", box.ClassUnknown},
-		"status null":            {set("status", nil), box.PhaseUnknown, "", box.ClassUnknown},
-		"status unknown":         {set("status", "hibernating"), box.PhaseUnknown, "", box.ClassUnknown},
-		"status in capitals":     {set("status", " RUNNING "), box.PhaseRunning, "", ""},
-		"status is a number":     {set("status", 5), "", box.ClassUnknown, box.ClassUnknown},
-		"no pod status":          {set("pod_status", nil), box.PhaseRunning, "", ""},
-		"pod status unknown":     {set("pod_status", "Evicted"), box.PhaseUnknown, "", box.ClassUnknown},
-		"pod status \"unknown\"": {set("pod_status", "unknown"), box.PhaseUnknown, "", box.ClassUnknown},
-		"pod not ready":          {set("pod_status", "running"), box.PhaseStarting, "", box.ClassUnavailable},
-		"pod not found":          {set("pod_status", "not found"), box.PhaseStarting, "", box.ClassUnavailable},
-		"pod crashes":            {set("pod_status", "CrashLoopBackOff"), box.PhaseFailed, "", box.ClassFailedPrecondition},
-		"status error":           {set("status", "error"), box.PhaseFailed, "", box.ClassFailedPrecondition},
-		"key null":               {set("session_api_key", nil), box.PhaseRunning, "", box.ClassUnavailable},
-		"no key":                 {func(o map[string]any) { delete(o, "session_api_key") }, box.PhaseRunning, "", box.ClassUnavailable},
-		"address null":           {set("url", nil), box.PhaseRunning, "", box.ClassUnavailable},
-		"address not one":        {set("url", "box:7"), box.PhaseRunning, "", box.ClassUnknown},
-		"address with a user":    {set("url", "https://u:p@host/"), box.PhaseRunning, "", box.ClassUnknown},
-		"address in the clear":   {set("url", "http://box.example/"), box.PhaseRunning, "", box.ClassFailedPrecondition},
-		"no session id":          {func(o map[string]any) { delete(o, "session_id") }, "", box.ClassUnknown, box.ClassUnknown},
-		"another session's":      {set("session_id", "bk-0a1b2c3d-other-1"), "", box.ClassUnknown, box.ClassUnknown},
-		"no runtime id":          {set("runtime_id", nil), "", box.ClassUnknown, box.ClassUnknown},
-		"another runtime id":     {set("runtime_id", "other"), "", box.ClassUnknown, box.ClassUnknown},
-		"restarts of any form":   {func(o map[string]any) { o["restart_count"], o["restart_reasons"] = "many", map[string]any{"a": 1} }, box.PhaseRunning, "", ""},
-	} {
-		p.Inject(runtimeapitest.Fault{Op: runtimeapitest.OpSession, Times: 2, Edit: row.edit})
-		seen, err := d.Observe(t.Context(), ref)
-		require.Equal(t, row.class, box.ClassOf(err), "%s: %v", name, err)
-		require.Equal(t, row.phase, seen.Phase, name)
-		_, err = d.Endpoint(t.Context(), ref)
-		require.Equal(t, row.endpoint, box.ClassOf(err), "%s: %v", name, err)
-		p.Heal()
-	}
-	require.Zero(t, p.ops(runtimeapitest.OpStop)+p.ops(runtimeapitest.OpPause)+p.ops(runtimeapitest.OpResume), "looking changes nothing")
-	require.Zero(t, p.ops(runtimeapitest.OpBox), "and asks no box")
-}
-
 func TestABoxOfAnotherSessionIsLeftAlone(t *testing.T) {
 	t.Parallel()
 	p := serve(t, runtimeapitest.Options{})
@@ -439,15 +300,20 @@ func TestErrorsTellNoSecret(t *testing.T) {
 	}
 }
 
-type endless struct{}
+// endless is a body that goes on for longer than anybody should read.
+type endless struct{ read int }
 
-func (endless) Read(p []byte) (int, error) {
+func (e *endless) Read(p []byte) (int, error) {
+	if e.read > 64<<20 {
+		return 0, io.EOF // a driver that reads on must not take all memory
+	}
 	for i := range p {
 		p[i] = ' '
 	}
+	e.read += len(p)
 	return len(p), nil
 }
-func (endless) Close() error { return nil }
+func (*endless) Close() error { return nil }
 
 type answering func(*http.Request) (*http.Response, error)
 
@@ -455,10 +321,11 @@ func (f answering) RoundTrip(r *http.Request) (*http.Response, error) { return f
 
 func TestAnEndlessAnswerIsGivenUp(t *testing.T) {
 	t.Parallel()
+	body := &endless{}
 	d, err := runtimeapi.New(installation, runtimeapi.Options{
 		URL: "https://runtime.example", APIKey: apiKey, PausedLife: box.Never,
 		Transport: answering(func(*http.Request) (*http.Response, error) {
-			return &http.Response{StatusCode: http.StatusOK, Header: http.Header{"Content-Type": {"application/json"}}, Body: endless{}}, nil
+			return &http.Response{StatusCode: http.StatusOK, Header: http.Header{"Content-Type": {"application/json"}}, Body: body}, nil
 		}),
 	})
 	require.NoError(t, err)
@@ -468,72 +335,73 @@ func TestAnEndlessAnswerIsGivenUp(t *testing.T) {
 	_, err = d.Observe(t.Context(), box.Ref{ID: "x", Name: name, Epoch: 1, Fingerprint: place})
 	wantClass(t, "observe", err, box.ClassUnknown)
 	require.Contains(t, err.Error(), "longer than")
+	require.Less(t, body.read, 64<<20)
 }
 
-func TestACallEndsWithItsContext(t *testing.T) {
+// TestA404OfSomebodyElseIsNoAbsence takes the list away too, which else speaks
+// against an absence.
+func TestA404OfSomebodyElseIsNoAbsence(t *testing.T) {
 	t.Parallel()
-	p := serve(t, runtimeapitest.Options{})
-	d := p.open(t)
-	ref := made(t, d, "hangs")
-	for _, op := range []runtimeapitest.Op{runtimeapitest.OpSession, runtimeapitest.OpList, runtimeapitest.OpStop} {
-		ctx, cancel := context.WithCancel(t.Context())
-		p.Inject(runtimeapitest.Fault{Op: op, Hang: true, Before: cancel})
-		_, err := d.Delete(ctx, ref)
-		wantClass(t, "delete", err, box.ClassCanceled)
-	}
-	// And while it waits for another call about the same box.
-	ctx, cancel := context.WithCancel(t.Context())
-	inside, done := make(chan struct{}), make(chan error, 1)
-	p.Inject(runtimeapitest.Fault{Op: runtimeapitest.OpStop, Drop: true, Before: func() { close(inside); <-ctx.Done() }})
-	go func() {
-		_, err := d.Delete(t.Context(), ref)
-		done <- err
-	}()
-	<-inside
-	waiting, late := context.WithDeadline(t.Context(), time.Now().Add(-time.Second))
-	defer late()
-	_, err := d.Delete(waiting, ref)
-	wantClass(t, "delete", err, box.ClassDeadlineExceeded)
-	soon, stop := context.WithCancel(t.Context())
-	time.AfterFunc(time.Millisecond, stop)
-	_, err = d.Delete(soon, ref)
-	wantClass(t, "delete", err, box.ClassCanceled)
-	cancel()
-	wantClass(t, "delete", <-done, box.ClassUnavailable)
-	require.Len(t, p.Living(ref.Name), 1)
-}
-
-func TestTheWaitThatIsAskedForIsPassedOn(t *testing.T) {
-	t.Parallel()
-	p := serve(t, runtimeapitest.Options{})
-	d := p.open(t)
-	ref := made(t, d, "storm")
-	for value, want := range map[string]time.Duration{
-		"":                              0,
-		"7":                             7 * time.Second,
-		"-7":                            0,
-		"soon":                          0,
-		"999999":                        time.Hour,
-		"Mon, 30 Nov 2026 12:01:30 GMT": 90 * time.Second,
-	} {
-		header := http.Header{"Date": {"Mon, 30 Nov 2026 12:00:00 GMT"}}
-		if value != "" {
-			header.Set("Retry-After", value)
+	for name, odd := range oddAnswers() {
+		if odd.fault.Status != http.StatusNotFound && odd.fault.Status != http.StatusGone {
+			continue
 		}
-		p.Inject(runtimeapitest.Fault{Op: runtimeapitest.OpPause, Status: http.StatusTooManyRequests, Header: header, Body: `{"error":"slow down"}`})
-		_, err := d.Suspend(t.Context(), ref)
-		class, wait := d.ErrorClass(err)
-		require.Equal(t, box.ClassExhausted, class)
-		require.Equal(t, want, wait, "Retry-After %q", value)
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			p := serve(t, runtimeapitest.Options{})
+			d := p.open(t)
+			ref := made(t, d, "there")
+			_, err := d.Suspend(t.Context(), ref)
+			require.NoError(t, err)
+			fault := odd.fault
+			fault.Op, fault.Times = runtimeapitest.OpSession, -1
+			p.Inject(fault)
+			p.Inject(runtimeapitest.Fault{Op: runtimeapitest.OpList, Times: -1, Edit: func(o map[string]any) { o["runtimes"], o["total"] = []any{}, 0 }})
+			_, err = d.Observe(t.Context(), ref)
+			wantClass(t, "observe", err, box.ClassUnknown)
+			_, err = d.Resume(t.Context(), ref, driver.Start{})
+			wantClass(t, "resume", err, box.ClassUnknown)
+			_, err = d.Delete(t.Context(), ref)
+			wantClass(t, "delete", err, box.ClassUnknown)
+			_, err = create(t, d, "there")
+			wantClass(t, "create", err, box.ClassUnknown)
+			require.Equal(t, 1, p.ops(runtimeapitest.OpStart))
+			// Of a change it is no word that the box is gone either.
+			p.Heal()
+			for _, op := range []runtimeapitest.Op{runtimeapitest.OpResume, runtimeapitest.OpStop} {
+				fault.Op = op
+				p.Inject(fault)
+			}
+			_, err = d.Resume(t.Context(), ref, driver.Start{})
+			wantClass(t, "resume", err, box.ClassUnknown)
+			_, err = d.Delete(t.Context(), ref)
+			wantClass(t, "delete", err, box.ClassUnknown)
+			require.Len(t, p.Living(ref.Name), 1)
+		})
 	}
-	// A storm ends, and nothing was repeated on the way.
-	p.Inject(runtimeapitest.Fault{Op: runtimeapitest.OpPause, Times: 5, Status: http.StatusTooManyRequests})
-	before := p.ops(runtimeapitest.OpPause)
-	for range 5 {
-		_, err := d.Suspend(t.Context(), ref)
-		wantClass(t, "suspend", err, box.ClassExhausted)
-	}
-	_, err := d.Suspend(t.Context(), ref)
+}
+
+func TestAnotherKeyProvesNothing(t *testing.T) {
+	t.Parallel()
+	p := serve(t, runtimeapitest.Options{Keys: []string{apiKey, "key-of-another-account"}})
+	ref := made(t, p.open(t), "mine")
+	before := len(p.Calls())
+	p.opts.APIKey = "key-of-another-account"
+	d := p.open(t)
+	_, err := d.Observe(t.Context(), ref)
+	wantClass(t, "observe", err, box.ClassFailedPrecondition)
+	_, err = d.Delete(t.Context(), ref)
+	wantClass(t, "delete", err, box.ClassFailedPrecondition)
+	require.Len(t, p.Calls(), before, "nothing was sent")
+	// A key that is refused says nothing of any box.
+	p.opts.APIKey = "key-that-was-revoked"
+	d = p.open(t)
+	place, err := d.Fingerprint(t.Context())
 	require.NoError(t, err)
-	require.Equal(t, 6, p.ops(runtimeapitest.OpPause)-before)
+	ref.Fingerprint = place
+	_, err = d.Observe(t.Context(), ref)
+	wantClass(t, "observe", err, box.ClassUnauthorized)
+	_, err = d.Delete(t.Context(), ref)
+	wantClass(t, "delete", err, box.ClassUnauthorized)
+	require.Len(t, p.Living(ref.Name), 1)
 }

@@ -151,13 +151,6 @@ func (s *Service) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	s.routes.ServeHTTP(w, r)
 }
 
-// Now is the service's clock.
-func (s *Service) Now() time.Time {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	return s.now
-}
-
 // Advance moves the clock; the reaper runs at each full 5 minutes on the way,
 // as its cron job does.
 func (s *Service) Advance(by time.Duration) {
