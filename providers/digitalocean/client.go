@@ -161,8 +161,6 @@ func (a *api) team(ctx context.Context) (string, error) {
 	switch status := statusOf(err); {
 	case status == http.StatusForbidden:
 		return "", box.Errorf(box.ClassUnauthorized, "%w; it needs the scope account:read, which tells the team", err)
-	case status == http.StatusNotFound:
-		return "", box.Errorf(box.ClassUnknown, "%w; it is not the API of DigitalOcean that answers there", err)
 	case err != nil:
 		return "", err
 	case found == nil:
@@ -174,7 +172,7 @@ func (a *api) team(ctx context.Context) (string, error) {
 	return "", box.Errorf(box.ClassUnknown, "%s: the answer names neither a team nor an account; look again", what)
 }
 
-// session reads one session. NotFound is only what the service says, no proof.
+// session reads one session. A 404 is only what the service says, no proof.
 func (a *api) session(ctx context.Context, id string) (session, error) {
 	what := "read session " + id
 	var out struct {
@@ -239,9 +237,6 @@ func pages[T any](ctx context.Context, what string, query url.Values, read func(
 	query.Set("page_size", strconv.Itoa(pageSize))
 	for range mostPages {
 		page, next, err := read(query)
-		if box.ClassOf(err) == box.ClassNotFound { // a list that is not there says nothing of what may be on it
-			err = box.Errorf(box.ClassUnknown, "%w", err)
-		}
 		if err != nil {
 			return nil, err
 		}

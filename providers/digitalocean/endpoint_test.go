@@ -177,7 +177,7 @@ func forwarded(t *testing.T, act func(ctx context.Context, c *websocket.Conn)) (
 		if err != nil {
 			return
 		}
-		defer c.Close()
+		defer c.Close() //nolint:errcheck // it is over
 		act(r.Context(), c)
 	}))
 	t.Cleanup(server.Close)

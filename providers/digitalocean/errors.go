@@ -120,7 +120,9 @@ func classOf(r *refused) (class box.Class, next string) {
 		}
 		return box.ClassUnauthorized, "the token lacks a scope, is of another team, or the team lacks the feature"
 	case http.StatusNotFound:
-		return box.ClassNotFound, ""
+		// Never NotFound by itself: that needs a proof, and a page of some proxy is a
+		// 404 too.
+		return box.ClassUnknown, "look again"
 	case http.StatusConflict:
 		switch {
 		case isQuota(r):

@@ -4,7 +4,6 @@ import (
 	"context"
 	"net/http"
 	"slices"
-	"time"
 
 	"github.com/digitalocean/godo"
 
@@ -13,11 +12,12 @@ import (
 )
 
 const (
-	// settleWait bounds how long a suspend waits for a session that is starting or
-	// that was told and does not show it, and a resume for one that lags.
-	settleWait = 90 * time.Second
-	// removeWait is the same for a deletion that is under way.
-	removeWait = 20 * time.Second
+	// settlePolls bounds how often a suspend looks at a session that is starting or
+	// that was told and does not show it, and a resume at one that lags: a minute and
+	// a half at the standard PollEvery.
+	settlePolls = 45
+	// removePolls is the same for a deletion that is under way.
+	removePolls = 10
 )
 
 // Suspend pauses the session. It asks once at most: a pause that comes second is
@@ -29,9 +29,8 @@ func (d *Driver) Suspend(ctx context.Context, ref box.Ref) (box.Observation, err
 		return box.Observation{}, err
 	}
 	defer d.addresses.forget(ref.ID)
-	until := time.Now().Add(settleWait)
 	asked := false
-	for {
+	for left := settlePolls; ; left-- {
 		s, seen, err := d.look(ctx, ref)
 		switch {
 		case err != nil:
@@ -53,7 +52,7 @@ func (d *Driver) Suspend(ctx context.Context, ref box.Ref) (box.Observation, err
 		case seen.Phase == box.PhaseUnknown:
 			return box.Observation{}, box.Errorf(box.ClassUnavailable, "session %s is %s; look again", ref.ID, short(s.Status))
 		}
-		if !time.Now().Before(until) {
+		if left <= 0 {
 			return box.Observation{}, box.Errorf(box.ClassUnavailable, "session %s is still %s, asked to pause: %t; try again", ref.ID, short(s.Status), asked)
 		}
 		if err := d.wait(ctx); err != nil {
@@ -70,9 +69,8 @@ func (d *Driver) Resume(ctx context.Context, ref box.Ref, _ driver.Start) (box.O
 		return box.Observation{}, err
 	}
 	defer d.addresses.forget(ref.ID)
-	until := time.Now().Add(settleWait)
 	asked := false
-	for {
+	for left := settlePolls; ; left-- {
 		s, seen, err := d.look(ctx, ref)
 		switch {
 		case err != nil:
@@ -96,7 +94,7 @@ func (d *Driver) Resume(ctx context.Context, ref box.Ref, _ driver.Start) (box.O
 			continue
 		}
 		// It answers when the sandbox is ready, and shows it later.
-		if !time.Now().Before(until) {
+		if left <= 0 {
 			return box.Observation{}, box.Errorf(box.ClassUnavailable, "session %s was resumed and is still %s; look again", ref.ID, short(s.Status))
 		}
 		if err := d.wait(ctx); err != nil {
@@ -169,9 +167,8 @@ func (d *Driver) Delete(ctx context.Context, ref box.Ref) (box.Observation, erro
 	}
 	defer unlock()
 	defer d.addresses.forget(ref.ID)
-	until := time.Now().Add(removeWait)
 	asked := false
-	for {
+	for left := removePolls; ; left-- {
 		s, seen, err := d.look(ctx, ref)
 		switch {
 		case err != nil:
@@ -193,7 +190,7 @@ func (d *Driver) Delete(ctx context.Context, ref box.Ref) (box.Observation, erro
 			asked = true
 			continue
 		}
-		if !time.Now().Before(until) {
+		if left <= 0 {
 			return box.Observation{}, box.Errorf(box.ClassUnavailable, "session %s is %s; look again later", ref.ID, short(s.Status))
 		}
 		if err := d.wait(ctx); err != nil {

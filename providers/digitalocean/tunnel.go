@@ -125,7 +125,7 @@ func (d *Driver) forward(id string, local net.Conn) error {
 		answerUnavailable(local, err)
 		return err
 	}
-	defer remote.Close()
+	defer hangUp(remote)
 	sent, heard := make(chan struct{}), make(chan error, 1)
 	go func() {
 		defer close(sent)
@@ -141,7 +141,7 @@ func (d *Driver) forward(id string, local net.Conn) error {
 	select {
 	case end = <-heard:
 	case <-sent: // whoever asked has hung up, or the other side is heard to be gone
-		late := time.AfterFunc(time.Second, func() { remote.Close() })
+		late := time.AfterFunc(time.Second, func() { hangUp(remote) })
 		end = <-heard
 		late.Stop()
 	}
@@ -150,10 +150,13 @@ func (d *Driver) forward(id string, local net.Conn) error {
 		answerUnavailable(local, why)
 	}
 	local.Close()
-	remote.Close()
+	hangUp(remote)
 	<-sent
 	return why
 }
+
+// hangUp ends a connection; there is nobody left to tell that it did not work.
+func hangUp(remote *websocket.Conn) { _ = remote.Close() }
 
 // send carries what comes from here, and pings when nothing does, until either
 // side ends.
