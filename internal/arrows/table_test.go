@@ -35,11 +35,8 @@ var layers = []layer{
 	{"provider", "providers/docker", "domain driver", "github.com/moby/moby github.com/containerd/errdefs " + zap},
 	{"docker-fake", "providers/docker/dockertest", "", "github.com/moby"}, // for tests
 	{"provider", "providers/*", "domain driver", "golang.org/x " + zap},
-	// A fake of a provider's service knows nothing of the driver that is tested
-	// against it, so that the two can't share a misreading.
-	{"service-fake", "providers/digitalocean/digitaloceantest", "", "github.com/gorilla/websocket go.yaml.in/yaml/v3"},
-	{"provider-fake", "providers/*/*test", "", ""},
 	// A fake of a provider's service speaks HTTP and knows nothing of ours.
+	{"service-fake", "providers/digitalocean/digitaloceantest", "", "github.com/gorilla/websocket go.yaml.in/yaml/v3"},
 	{"service-fake", "providers/runtimeapi/runtimeapitest", "", ""},
 
 	// What comes out of a box is read the same way beside it, in a worker and
