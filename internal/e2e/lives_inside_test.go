@@ -127,6 +127,12 @@ func (o *room) fill(t *testing.T) {
 	fillCache(t, o.root)
 }
 
+func (o *room) lastUse() time.Time {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	return o.used
+}
+
 func (o *room) started() int {
 	o.mu.Lock()
 	defer o.mu.Unlock()
