@@ -158,7 +158,8 @@ type life struct {
 	node     *livesNode
 	ws       string
 	provider *providers.Provider
-	clock    *skippedClock
+	clock    *skippedClock // of the provider and its boxes
+	went     time.Duration // what passed for the workflow beside the real time
 	told     *toldNotices
 }
 
@@ -278,29 +279,39 @@ func (l *life) rest() box.Status {
 		case box.StateBoxArchived, box.StateAbandoned, box.StateLost, box.StateCreateFailed:
 			return true
 		}
-		return s.NextAt.After(l.clock.Now()) || s.NextAt.IsZero() && (s.Next == box.StepWait || s.State == box.StateDeleteBlocked)
+		return s.NextAt.After(l.now()) || s.NextAt.IsZero() && (s.Next == box.StepWait || s.State == box.StateDeleteBlocked)
 	})
 }
 
-// pass lets a time go by: for the provider and its boxes first, then for the
-// workflow, from one deadline of the workflow to the next, so that each of them
-// acts at its own time.
+// now is the time of the workflow. The clock of the provider may be ahead of it.
+func (l *life) now() time.Time { return time.Now().Add(l.went) }
+
+// pass lets a time go by, from the provider's present on: for the provider and its
+// boxes first, then for the workflow, from one deadline of the workflow to the
+// next, so that each of them acts at its own time.
 func (l *life) pass(d time.Duration) box.Status {
 	l.t.Helper()
 	end := l.clock.Now().Add(d)
 	for {
 		s := l.rest()
-		now := l.clock.Now()
-		left := end.Sub(now)
+		left := end.Sub(l.now())
 		if left <= 0 || s.State == box.StateBoxArchived {
 			return s
 		}
-		if due := s.NextAt.Sub(now) + time.Second; !s.NextAt.IsZero() && due < left {
+		if due := s.NextAt.Sub(l.now()) + time.Second; !s.NextAt.IsZero() && due < left {
 			left = max(due, time.Second)
 		}
-		l.clock.skip(left)
-		require.NoError(l.t, engine.FastForward(l.t.Context(), l.node.client, box.WorkflowID(l.ws), left))
+		l.clock.skip(max(0, l.now().Add(left).Sub(l.clock.Now())))
+		l.forward(left)
 	}
+}
+
+// forward lets a time pass for the workflow alone.
+func (l *life) forward(d time.Duration) {
+	l.t.Helper()
+	began := time.Now()
+	require.NoError(l.t, engine.FastForward(l.t.Context(), l.node.client, box.WorkflowID(l.ws), d))
+	l.went += d - time.Since(began)
 }
 
 // toldNotices keeps the notices of one life; nobody takes other events.
