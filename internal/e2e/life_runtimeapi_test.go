@@ -47,6 +47,9 @@ func (a *runtimeAPI) place() place {
 func (a *runtimeAPI) books() books {
 	out := books{}
 	for _, b := range a.Boxes() {
+		if b.SessionID != nameOf(a.l.ws) {
+			continue
+		}
 		out.made++
 		out.wakes += b.Wakes
 		out.awake += b.Running

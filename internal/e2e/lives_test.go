@@ -291,24 +291,34 @@ func (l *life) now() time.Time { return time.Now().Add(l.went) }
 // next, so that each of them acts at its own time.
 func (l *life) pass(d time.Duration) box.Status {
 	l.t.Helper()
-	end := l.clock.Now().Add(d)
-	for {
+	for end := l.clock.Now().Add(d); ; {
 		s := l.rest()
-		left := end.Sub(l.now())
-		if left <= 0 || s.State == box.StateBoxArchived {
+		switch now := l.now(); {
+		case s.State == box.StateBoxArchived || !now.Before(end):
 			return s
+		case s.NextAt.After(now) && s.NextAt.Before(end):
+			l.meet(s.NextAt)
+		default:
+			l.jump(end.Sub(now))
 		}
-		if due := s.NextAt.Sub(l.now()) + time.Second; !s.NextAt.IsZero() && due < left {
-			left = max(due, time.Second)
-		}
-		l.clock.skip(max(0, l.now().Add(left).Sub(l.clock.Now())))
-		l.forward(left)
 	}
 }
 
-// forward lets a time pass for the workflow alone.
-func (l *life) forward(d time.Duration) {
+// meet lets time pass until a deadline of the workflow. The last moment is waited for:
+// a jump that ends while a step runs would be taken on to the next timer.
+func (l *life) meet(deadline time.Time) {
 	l.t.Helper()
+	const moment = 200 * time.Millisecond
+	if d := deadline.Sub(l.now()) - moment; d > 0 {
+		l.jump(d)
+	}
+	time.Sleep(deadline.Sub(l.now()) + 10*time.Millisecond)
+}
+
+// jump lets a time pass in which the workflow has nothing to do.
+func (l *life) jump(d time.Duration) {
+	l.t.Helper()
+	l.clock.skip(max(0, l.now().Add(d).Sub(l.clock.Now())))
 	began := time.Now()
 	require.NoError(l.t, engine.FastForward(l.t.Context(), l.node.client, box.WorkflowID(l.ws), d))
 	l.went += d - time.Since(began)
