@@ -17,7 +17,7 @@ func TestFaultsAtRuntimeAPI(t *testing.T) {
 	tooMany := func(a *runtimeAPI, ops ...runtimeapitest.Op) func() {
 		return func() {
 			for _, op := range ops {
-				a.Inject(runtimeapitest.Fault{Op: op, Times: 3, Status: http.StatusTooManyRequests, Body: `{"detail":"Too Many Requests"}`})
+				a.spoil(runtimeapitest.Fault{Op: op, Times: 2, Status: http.StatusTooManyRequests, Body: `{"detail":"Too Many Requests"}`})
 			}
 		}
 	}
@@ -27,46 +27,46 @@ func TestFaultsAtRuntimeAPI(t *testing.T) {
 		script func(a *runtimeAPI) script
 	}{
 		"create-lost": {runtimeapitest.Options{}, func(a *runtimeAPI) script {
-			return script{create: func() { a.Inject(runtimeapitest.Fault{Op: runtimeapitest.OpStart, Lost: true}) }}
+			return script{create: func() { a.spoil(runtimeapitest.Fault{Op: runtimeapitest.OpStart, Lost: true}) }}
 		}},
 		"create-502-and-done": {runtimeapitest.Options{Starting: 2}, func(a *runtimeAPI) script {
 			return script{create: func() {
-				a.Inject(runtimeapitest.Fault{Op: runtimeapitest.OpStart, Status: http.StatusBadGateway, Done: true, Body: "<html>"})
-				a.Inject(runtimeapitest.Fault{Op: runtimeapitest.OpSession, Skip: 2, Times: 2, Status: http.StatusNotFound, Body: `{"error":"Runtime not found"}`})
+				a.spoil(runtimeapitest.Fault{Op: runtimeapitest.OpStart, Status: http.StatusBadGateway, Done: true, Body: "<html>"})
+				a.spoil(runtimeapitest.Fault{Op: runtimeapitest.OpSession, Skip: 2, Times: 2, Status: http.StatusNotFound, Body: `{"error":"Runtime not found"}`})
 			}}
 		}},
 		"reaper-first": {runtimeapitest.Options{}, func(a *runtimeAPI) script {
 			return script{suspend: func() {
-				a.Inject(runtimeapitest.Fault{Op: runtimeapitest.OpPause, Before: func() { a.Pause(only(a).RuntimeID) }})
+				a.spoil(runtimeapitest.Fault{Op: runtimeapitest.OpPause, Before: func() { a.Pause(only(a).RuntimeID) }})
 			}}
 		}},
-		"slow": {runtimeapitest.Options{Starting: 3, NotReady: 2, NoIngress: 3, Pausing: 3, Resuming: 2}, func(*runtimeAPI) script {
+		"slow": {runtimeapitest.Options{Starting: 3, NotReady: 2, NoIngress: 3, Pausing: 1, Resuming: 1}, func(*runtimeAPI) script {
 			return script{}
 		}},
 		"box-502": {runtimeapitest.Options{}, func(a *runtimeAPI) script {
 			silent := func() {
-				a.Inject(runtimeapitest.Fault{Op: runtimeapitest.OpBox, For: 20 * time.Second, Status: http.StatusBadGateway, Body: "<html>"})
+				a.spoil(runtimeapitest.Fault{Op: runtimeapitest.OpBox, For: 20 * time.Second, Status: http.StatusBadGateway, Body: "<html>"})
 			}
 			return script{create: silent, resume: silent}
 		}},
 		"stop-503": {runtimeapitest.Options{}, func(a *runtimeAPI) script {
 			return script{remove: func() {
-				a.Inject(runtimeapitest.Fault{Op: runtimeapitest.OpStop, Times: 2, Status: http.StatusServiceUnavailable})
-				a.Inject(runtimeapitest.Fault{Op: runtimeapitest.OpStop, Status: http.StatusBadGateway, Done: true})
+				a.spoil(runtimeapitest.Fault{Op: runtimeapitest.OpStop, Times: 2, Status: http.StatusServiceUnavailable})
+				a.spoil(runtimeapitest.Fault{Op: runtimeapitest.OpStop, Status: http.StatusBadGateway, Done: true})
 			}}
 		}},
 		"stop-lost": {runtimeapitest.Options{ShowStopped: true}, func(a *runtimeAPI) script {
-			return script{remove: func() { a.Inject(runtimeapitest.Fault{Op: runtimeapitest.OpStop, Lost: true}) }}
+			return script{remove: func() { a.spoil(runtimeapitest.Fault{Op: runtimeapitest.OpStop, Lost: true}) }}
 		}},
 		"list-without-it": {runtimeapitest.Options{}, func(a *runtimeAPI) script {
 			empty := func() {
-				a.Inject(runtimeapitest.Fault{Op: runtimeapitest.OpList, Times: -1, Edit: func(o map[string]any) { o["total"], o["runtimes"] = 0, []any{} }})
+				a.spoil(runtimeapitest.Fault{Op: runtimeapitest.OpList, Times: -1, Edit: func(o map[string]any) { o["total"], o["runtimes"] = 0, []any{} }})
 			}
 			return script{suspend: empty}
 		}},
 		"not-found-for-a-moment": {runtimeapitest.Options{}, func(a *runtimeAPI) script {
 			absent := func() {
-				a.Inject(runtimeapitest.Fault{Op: runtimeapitest.OpSession, Times: 1, Status: http.StatusNotFound, Body: `{"error":"Runtime not found"}`})
+				a.spoil(runtimeapitest.Fault{Op: runtimeapitest.OpSession, Times: 1, Status: http.StatusNotFound, Body: `{"error":"Runtime not found"}`})
 			}
 			return script{suspend: absent, resume: absent, remove: absent}
 		}},
@@ -81,8 +81,10 @@ func TestFaultsAtRuntimeAPI(t *testing.T) {
 			t.Parallel()
 			a := atRuntimeAPI(t, "rt-"+name, c.o)
 			foreign := a.Plant("somebody-elses")
-			at := a.place()
-			liveThrough(t, a.l, at, c.script(a))
+			liveThrough(t, a.l, a.place(), c.script(a))
+			if name != "slow" {
+				require.NotZero(t, a.spoiled.Load(), "nothing went wrong")
+			}
 			for _, b := range a.Boxes() {
 				if b.RuntimeID == foreign.RuntimeID {
 					require.NotEqual(t, runtimeapitest.StatusStopped, b.Status, "the box of somebody else was deleted")
@@ -91,4 +93,16 @@ func TestFaultsAtRuntimeAPI(t *testing.T) {
 			}
 		})
 	}
+}
+
+// spoil adds a fault to the script, and counts the calls that it touches.
+func (a *runtimeAPI) spoil(f runtimeapitest.Fault) {
+	before := f.Before
+	f.Before = func() {
+		a.spoiled.Add(1)
+		if before != nil {
+			before()
+		}
+	}
+	a.Inject(f)
 }

@@ -52,6 +52,9 @@ func (a *managedAgents) place() place {
 func (a *managedAgents) books() books {
 	out := books{}
 	for _, st := range a.Bill() {
+		if st.Name != nameOf(a.l.ws) {
+			continue
+		}
 		out.made++
 		out.wakes += st.WokenUp()
 		out.deleted += st.Deletes

@@ -2,6 +2,7 @@ package e2e_test
 
 import (
 	"net/http"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -15,8 +16,9 @@ import (
 // runtimeAPI is a fake runtime-api with one life at it, and the disks of its boxes.
 type runtimeAPI struct {
 	*runtimeapitest.Service
-	l     *life
-	disks *rooms
+	l       *life
+	disks   *rooms
+	spoiled atomic.Int64 // calls that a fault touched
 }
 
 // atRuntimeAPI begins a life at a service of its own, whose clock is the life's.

@@ -40,6 +40,19 @@ func (l *life) through(states ...box.State) box.Status {
 	}
 }
 
+// passUntil lets time pass until the life is in one of these states, at most so long.
+func (l *life) passUntil(most time.Duration, states ...box.State) box.Status {
+	l.t.Helper()
+	for end := l.now().Add(most); ; {
+		s := l.rest()
+		if slices.Contains(states, s.State) {
+			return s
+		}
+		require.True(l.t, s.NextAt.Before(end) && l.now().Before(end), "%s is still %s after %s; next is %s at %s", l.ws, s.State, most, s.Next, s.NextAt)
+		l.meet(s.NextAt)
+	}
+}
+
 // liveThrough lets a box live a short life in which things go wrong: whatever they
 // are, its end is right, nothing was made or deleted twice, and its history is kept.
 func liveThrough(t *testing.T, l *life, at place, s script) {
