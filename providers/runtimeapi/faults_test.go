@@ -112,6 +112,25 @@ func TestASecondBoxOfANameIsStoppedWithTheFirst(t *testing.T) {
 	require.Empty(t, p.Living(ref.Name))
 }
 
+func TestABoxThatTheSessionIsNoMoreIsNotStopped(t *testing.T) {
+	t.Parallel()
+	p := serve(t, runtimeapitest.Options{})
+	var older box.Ref
+	p.Inject(runtimeapitest.Fault{Op: runtimeapitest.OpList, Skip: 3, Status: http.StatusBadGateway})
+	p.Inject(runtimeapitest.Fault{Op: runtimeapitest.OpStart, Between: func() { older = made(t, p.open(t), "race") }})
+	d := p.open(t)
+	newer := made(t, d, "race")
+	require.NotEqual(t, older.ID, newer.ID)
+	_, err := d.Delete(t.Context(), older)
+	wantClass(t, "delete", err, box.ClassFailedPrecondition)
+	_, err = d.Suspend(t.Context(), older)
+	wantClass(t, "suspend", err, box.ClassUnknown)
+	_, err = d.Endpoint(t.Context(), older)
+	wantClass(t, "endpoint", err, box.ClassUnknown)
+	require.Len(t, p.Living(newer.Name), 2)
+	require.Zero(t, p.ops(runtimeapitest.OpStop)+p.ops(runtimeapitest.OpPause))
+}
+
 func TestADeleteThatIsAnswered5xxAndDone(t *testing.T) {
 	t.Parallel()
 	for name, fault := range map[string]runtimeapitest.Fault{
@@ -141,71 +160,17 @@ func TestAStopThatIsAcceptedAndNotDoneIsNoProof(t *testing.T) {
 	p := serve(t, runtimeapitest.Options{})
 	d := p.open(t)
 	ref := made(t, d, "lazy")
-	p.Inject(runtimeapitest.Fault{Op: runtimeapitest.OpStop, Status: http.StatusOK, Body: `{}`})
+	nothing := runtimeapitest.Fault{Op: runtimeapitest.OpStop, Status: http.StatusOK, Body: `{}`}
+	p.Inject(nothing)
 	_, err := d.Delete(t.Context(), ref)
 	wantClass(t, "delete", err, box.ClassUnavailable)
-	require.Len(t, p.Living(ref.Name), 1)
-}
-
-func TestAnAbsenceThatTheListContradictsIsNotBelieved(t *testing.T) {
-	t.Parallel()
-	p := serve(t, runtimeapitest.Options{})
-	d := p.open(t)
-	ref := made(t, d, "there")
-	lie := runtimeapitest.Fault{Op: runtimeapitest.OpSession, Times: 2, Status: http.StatusNotFound, Body: `{"error":"Runtime not found"}`}
-	p.Inject(lie)
-	_, err := d.Observe(t.Context(), ref)
-	wantClass(t, "observe", err, box.ClassUnknown)
-	p.Heal()
-	p.Inject(lie)
-	_, err = create(t, d, "there")
-	wantClass(t, "create", err, box.ClassUnknown)
-	require.Equal(t, 1, p.ops(runtimeapitest.OpStart))
-	p.Heal()
-	// A delete believes the list, and stops what it shows as ours.
-	lie.Times = 1
-	p.Inject(lie)
-	_, err = d.Delete(t.Context(), ref)
-	require.NoError(t, err)
-	require.Empty(t, p.Living(ref.Name))
-}
-
-func TestAListWithoutTheBoxProvesNothing(t *testing.T) {
-	t.Parallel()
-	p := serve(t, runtimeapitest.Options{ListFailed: true})
-	d := p.open(t)
-	ref := made(t, d, "unlisted")
+	// Nor is one reading that it is gone.
+	p.Inject(nothing)
+	p.Inject(runtimeapitest.Fault{Op: runtimeapitest.OpSession, Skip: 1, Status: http.StatusNotFound, Body: `{"error":"Runtime not found"}`})
 	p.Inject(runtimeapitest.Fault{Op: runtimeapitest.OpList, Times: -1, Edit: func(o map[string]any) { o["runtimes"], o["total"] = []any{}, 0 }})
-	seen, err := d.Observe(t.Context(), ref)
-	require.NoError(t, err)
-	require.Equal(t, box.PhaseRunning, seen.Phase)
-	require.Equal(t, ref, made(t, d, "unlisted"))
 	_, err = d.Delete(t.Context(), ref)
-	require.NoError(t, err)
-	require.Empty(t, p.Living(ref.Name))
-}
-
-func TestAPartialListIsAnError(t *testing.T) {
-	t.Parallel()
-	p := serve(t, runtimeapitest.Options{ListFailed: true})
-	d := p.open(t)
-	made(t, d, "one")
-	p.Plant("of-another-program")
-	p.Plant("bk-ffee0011-theirs-1")
-	listed, err := d.List(t.Context(), installation)
-	require.NoError(t, err)
-	require.Len(t, listed, 1)
-	for name, edit := range map[string]func(map[string]any){
-		"more than there are rows": func(o map[string]any) { o["total"] = 4 },
-		"no total":                 func(o map[string]any) { delete(o, "total") },
-		"no rows":                  func(o map[string]any) { o["runtimes"] = nil },
-		"a row without a name":     func(o map[string]any) { o["runtimes"], o["total"] = []any{map[string]any{"runtime_id": "x"}}, 1 },
-		"rows of another kind":     func(o map[string]any) { o["runtimes"] = "none" },
-	} {
-		p.Inject(runtimeapitest.Fault{Op: runtimeapitest.OpList, Edit: edit})
-		_, err := d.List(t.Context(), installation)
-		wantClass(t, name, err, box.ClassUnknown)
-	}
+	wantClass(t, "delete", err, box.ClassUnavailable)
+	require.Len(t, p.Living(ref.Name), 1)
 }
 
 func TestABoxOfAnotherSessionIsLeftAlone(t *testing.T) {

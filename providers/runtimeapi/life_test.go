@@ -219,3 +219,81 @@ func TestTheWaitThatIsAskedForIsPassedOn(t *testing.T) {
 	require.NoError(t, err)
 	require.Equal(t, 6, p.ops(runtimeapitest.OpPause)-before)
 }
+
+func TestOneReadingIsNoProofOfASuspend(t *testing.T) {
+	t.Parallel()
+	p := serve(t, runtimeapitest.Options{})
+	d := p.open(t)
+	ref := made(t, d, "once")
+	paused := func(o map[string]any) {
+		o["status"], o["pod_status"], o["session_api_key"] = "paused", "not found", nil
+	}
+	// It says paused before anything was done, and then running.
+	p.Inject(runtimeapitest.Fault{Op: runtimeapitest.OpSession, Edit: paused})
+	_, err := d.Suspend(t.Context(), ref)
+	wantClass(t, "suspend", err, box.ClassUnavailable)
+	require.Zero(t, p.ops(runtimeapitest.OpPause))
+	// It accepts the pause without doing it, says paused, and then running.
+	p.Inject(runtimeapitest.Fault{Op: runtimeapitest.OpPause, Status: http.StatusOK, Body: `{}`})
+	p.Inject(runtimeapitest.Fault{Op: runtimeapitest.OpSession, Skip: 1, Edit: paused})
+	_, err = d.Suspend(t.Context(), ref)
+	wantClass(t, "suspend", err, box.ClassUnavailable)
+	require.Equal(t, 1, p.ops(runtimeapitest.OpPause))
+	require.Equal(t, runtimeapitest.StatusRunning, p.box(t, ref.ID).Status)
+}
+
+func TestARunningBoxIsNotResumed(t *testing.T) {
+	t.Parallel()
+	p := serve(t, runtimeapitest.Options{Starting: 1})
+	d := p.open(t)
+	ref := made(t, d, "awake")
+	for range 3 {
+		seen, err := d.Resume(t.Context(), ref, driver.Start{})
+		require.NoError(t, err)
+		require.Contains(t, []box.Phase{box.PhaseStarting, box.PhaseRunning}, seen.Phase)
+	}
+	require.Zero(t, p.ops(runtimeapitest.OpResume), "what a /resume does to its key is unknown")
+}
+
+// TestAfterAChangeNothingIsSaidToBeRefused lets the key be refused right after
+// the change: callers take Unauthorized to say that nothing was done.
+func TestAfterAChangeNothingIsSaidToBeRefused(t *testing.T) {
+	t.Parallel()
+	for name, row := range map[string]struct {
+		looks int // before the change
+		call  func(ctx context.Context, d driver.Driver, running, paused box.Ref) error
+	}{
+		"create": {2, func(ctx context.Context, d driver.Driver, _, _ box.Ref) error {
+			_, err := d.Create(ctx, driver.CreateRequest{Identity: box.Identity{Installation: installation, Workspace: "new", Epoch: 1}})
+			return err
+		}},
+		"suspend": {1, func(ctx context.Context, d driver.Driver, running, _ box.Ref) error {
+			_, err := d.Suspend(ctx, running)
+			return err
+		}},
+		"delete": {1, func(ctx context.Context, d driver.Driver, running, _ box.Ref) error {
+			_, err := d.Delete(ctx, running)
+			return err
+		}},
+		"resume": {1, func(ctx context.Context, d driver.Driver, _, paused box.Ref) error {
+			_, err := d.Resume(ctx, paused, driver.Start{})
+			return err
+		}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			p := serve(t, runtimeapitest.Options{Resuming: 1})
+			d := p.open(t)
+			running, paused := made(t, d, "running"), made(t, d, "paused")
+			_, err := d.Suspend(t.Context(), paused)
+			require.NoError(t, err)
+			refused := runtimeapitest.Fault{Op: runtimeapitest.OpSession, Times: -1, Status: http.StatusUnauthorized, Body: `{"error":"Unauthorized"}`}
+			p.Inject(refused)
+			wantClass(t, "refused before", row.call(t.Context(), d, running, paused), box.ClassUnauthorized)
+			p.Heal()
+			refused.Skip = row.looks
+			p.Inject(refused)
+			wantClass(t, "refused after", row.call(t.Context(), d, running, paused), box.ClassUnavailable)
+		})
+	}
+}
