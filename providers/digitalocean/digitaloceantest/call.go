@@ -202,6 +202,9 @@ func (s *Server) send(w http.ResponseWriter, r *http.Request, c *call, rec *Requ
 	}
 	s.mu.Unlock()
 	if !s.sleep(r, delay) {
+		s.mu.Lock()
+		rec.Status = 0
+		s.mu.Unlock()
 		panic(http.ErrAbortHandler)
 	}
 	w.WriteHeader(ans.status)
@@ -298,8 +301,8 @@ func (s *Server) tick() {
 // unlocked calls a hook of the test, which may call the server.
 func (s *Server) unlocked(do func()) {
 	s.mu.Unlock()
-	defer s.mu.Lock()
-	do()
+	do() // when it panics, the lock stays free for the next request
+	s.mu.Lock()
 }
 
 // sleep waits in real time, and says whether there is still somebody to answer.

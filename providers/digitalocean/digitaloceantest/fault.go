@@ -46,7 +46,7 @@ type Fault struct {
 	// answer; both may call the server, to let something come in between.
 	First, Then func(*Server)
 	// Rewrite changes the JSON of the answer, as for fields that are null,
-	// missing or of the future.
+	// missing or of the future. It must not call the server.
 	Rewrite func(body map[string]any)
 
 	behind func(change) bool
