@@ -25,6 +25,7 @@ type Statement struct {
 	Deletes int            // by the API; an end without one came out of band
 
 	until time.Time // of what is accounted
+	freed time.Time // when it gave its name back, which is before it is gone
 }
 
 // Alive says whether it costs something or holds a slot and a name.
@@ -101,7 +102,7 @@ func (s *Server) Audit() Audit {
 		}
 		for _, earlier := range bill[:i] {
 			// Two regions of one team can hold the same name.
-			if strings.EqualFold(earlier.Name, st.Name) && earlier.Team == st.Team && (earlier.Ended.IsZero() || earlier.Ended.After(st.Created)) {
+			if strings.EqualFold(earlier.Name, st.Name) && earlier.Team == st.Team && (earlier.freed.IsZero() || earlier.freed.After(st.Created)) {
 				out.Double = append(out.Double, strings.ToLower(st.Name))
 			}
 		}

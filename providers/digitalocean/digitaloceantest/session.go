@@ -116,6 +116,9 @@ func (ses *session) due(s *Server) (time.Time, func(time.Time)) {
 func (ses *session) become(s *Server, at time.Time, status, reason string) {
 	ses.account(at)
 	ses.status, ses.reason = status, reason
+	if !ses.live() && ses.bill.freed.IsZero() {
+		ses.bill.freed = at
+	}
 	s.changes++
 	ses.history = append(ses.history, change{s.changes, at, status, reason})
 }
