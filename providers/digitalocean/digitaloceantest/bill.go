@@ -25,7 +25,7 @@ type Statement struct {
 	Deletes int            // by the API; an end without one came out of band
 
 	until time.Time // of what is accounted
-	freed time.Time // when it gave its name back, which is before it is gone
+	freed time.Time // when its name and its slot were free again
 }
 
 // Alive says whether it costs something or holds a slot and a name.

@@ -111,7 +111,7 @@ func TestManifests(t *testing.T) {
 
 func TestKeepWarm(t *testing.T) {
 	t.Parallel()
-	s, c := begin(t, digitaloceantest.Options{})
+	s, c := begin(t, digitaloceantest.Options{KeepWarmPause: http.StatusUnprocessableEntity})
 	ctx := t.Context()
 	ses, _, err := c.HostedAgents.CreateSessionFromManifest(ctx, []byte("name: warm\nagent: openhands\ntemplate: openhands"), nil)
 	require.NoError(t, err, "keep_warm is what openhands does unless told otherwise")
@@ -119,7 +119,7 @@ func TestKeepWarm(t *testing.T) {
 	require.NoError(t, err)
 	s.Advance(48 * time.Hour)
 	assert.Equal(t, "SESSION_STATUS_READY", status(t, c, ses.SessionID))
-	assert.Equal(t, http.StatusConflict, code(try(c.HostedAgents.PauseSession(ctx, ses.SessionID))))
+	assert.Equal(t, http.StatusUnprocessableEntity, code(try(c.HostedAgents.PauseSession(ctx, ses.SessionID))))
 	assert.True(t, s.IdleAt("warm").IsZero())
 	got, _, err := c.HostedAgents.GetSession(ctx, cold.SessionID)
 	require.NoError(t, err)

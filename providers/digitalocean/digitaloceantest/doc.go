@@ -64,7 +64,8 @@
 // idle_timeout (none), ingress below /v2/harness-runtime (served), and what
 // resets the idle clock (ingress, opening a tunnel, exec, input). Guessed
 // without an option: that a revoked ingress host answers 404, and one that is
-// PENDING 503; that ingress keeps the account's token to itself; that deleting
+// PENDING 503; that ingress keeps the account's token to itself; that a
+// checkpoint, fork or rollback under way refuses a pause; that deleting
 // a FAILED or UPDATING session works; that DESTROYING is listed; that names
 // are unique in a region and a quota spans all of them; that an exec needs a
 // running session and wakes none; that provisioning is not billed as running;

@@ -23,8 +23,8 @@ type Fault struct {
 	Cut bool
 	// Hang answers nothing until the client gives up.
 	Hang bool
-	// Status, Header and Body are the answer instead. Without a Body, it is an
-	// error in the edge's envelope.
+	// Status, Header and Body are the answer instead. Without a Body, an error
+	// has the edge's envelope, and anything else is empty.
 	Status int
 	Header http.Header
 	Body   string
@@ -46,7 +46,7 @@ type Fault struct {
 	// answer; both may call the server, to let something come in between.
 	First, Then func(*Server)
 	// Rewrite changes the JSON of the answer, as for fields that are null,
-	// missing or of the future.
+	// missing or of the future. It must not call the server.
 	Rewrite func(body map[string]any)
 
 	behind func(change) bool
@@ -72,7 +72,7 @@ func BadGateway(op Op) Fault {
 
 // LoginPage redirects to a page for people, which answers 200 to everything.
 func LoginPage(op Op) Fault {
-	return Fault{Op: op, Status: http.StatusFound, Header: http.Header{"Location": {loginPath}}, Body: " "}
+	return Fault{Op: op, Status: http.StatusFound, Header: http.Header{"Location": {loginPath}}}
 }
 
 // Inject adds a fault to the script. A request takes the first one that is for
@@ -177,7 +177,7 @@ func (f *Fault) spoil(s *Server, w http.ResponseWriter, r *http.Request, c *call
 		panic(http.ErrAbortHandler)
 	}
 	ans := answer{status: f.Status, header: f.Header.Clone(), raw: []byte(f.Body)}
-	if f.Body == "" {
+	if f.Body == "" && f.Status >= http.StatusBadRequest {
 		ans = refuse(f.Status, "%s", http.StatusText(f.Status))
 		ans.edge, ans.header = true, f.Header.Clone()
 	}

@@ -2,6 +2,7 @@ package digitaloceantest_test
 
 import (
 	"context"
+	"io"
 	"net/http"
 	"strings"
 	"testing"
@@ -156,6 +157,22 @@ func TestRaces(t *testing.T) {
 	assert.Equal(t, map[string]int{"trigger": 1}, s.Bill()[0].Wakes)
 }
 
+func TestHookThatPanics(t *testing.T) {
+	t.Parallel()
+	s := start(t, dot.Options{})
+	c, err := godo.New(&http.Client{Transport: bearer{dot.DefaultToken, direct{s}}})
+	require.NoError(t, err)
+	s.Inject(dot.Fault{Op: dot.OpList, First: func(s *dot.Server) { s.PauseNow("nobody", "idle") }})
+	assert.PanicsWithValue(t, "digitaloceantest: there is no session nobody", func() { _, _, _ = c.HostedAgents.ListSessions(t.Context(), nil) })
+	free := make(chan struct{})
+	go func() { s.Audit(); close(free) }()
+	select {
+	case <-free:
+	case <-time.After(20 * time.Second):
+		t.Fatal("a slip in a test must not hang the next call")
+	}
+}
+
 func TestStaleLists(t *testing.T) {
 	t.Parallel()
 	s, c := begin(t, dot.Options{})
@@ -214,9 +231,13 @@ func TestThingsOfTheFuture(t *testing.T) {
 	ses, _, err = c.HostedAgents.GetSession(t.Context(), id)
 	require.NoError(t, err)
 	assert.Empty(t, ses.Status)
-	s.Inject(dot.Fault{Op: dot.OpGet, Status: http.StatusOK, Body: ""})
+	s.Inject(dot.Fault{Op: dot.OpGet, Status: http.StatusOK})
 	_, _, err = c.HostedAgents.GetSession(t.Context(), id)
-	require.Error(t, err)
+	require.ErrorIs(t, err, io.EOF, "an answer without a body")
+	s.Inject(dot.Fault{Op: dot.OpGet, Status: http.StatusNotFound, Body: `{"error":{"code":"not_found","message":"no"}}`})
+	_, _, err = c.HostedAgents.GetSession(t.Context(), id)
+	assert.Equal(t, http.StatusNotFound, code(err))
+	assert.Equal(t, "no", message(err), "a code that is a word")
 }
 
 func TestBothEnvelopes(t *testing.T) {

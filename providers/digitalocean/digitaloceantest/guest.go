@@ -16,9 +16,10 @@ type guest struct {
 	server  *http.Server
 	handler func() http.Handler
 
-	mu   sync.Mutex
-	open map[net.Conn]bool
-	over bool
+	mu     sync.Mutex
+	open   map[net.Conn]bool
+	frozen bool // paused
+	over   bool
 }
 
 // newGuest starts it. The hook that makes the handler is called by the first
@@ -40,7 +41,7 @@ func (g *guest) dial(ctx context.Context, _, _ string) (net.Conn, error) {
 	}
 	ours, theirs := net.Pipe()
 	g.mu.Lock()
-	if g.over {
+	if g.over || g.frozen {
 		g.mu.Unlock()
 		return nil, errClosed
 	}
@@ -56,7 +57,17 @@ func (g *guest) dial(ctx context.Context, _, _ string) (net.Conn, error) {
 	}
 }
 
-// drop ends the connections, as a pause does.
+// freeze is a pause, and its end. What was connected is not any more.
+func (g *guest) freeze(frozen bool) {
+	g.mu.Lock()
+	g.frozen = frozen
+	g.mu.Unlock()
+	if frozen {
+		g.drop()
+	}
+}
+
+// drop ends the connections.
 func (g *guest) drop() {
 	g.mu.Lock()
 	defer g.mu.Unlock()

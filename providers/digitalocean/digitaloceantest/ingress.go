@@ -5,6 +5,8 @@ import (
 	"encoding/hex"
 	"errors"
 	"fmt"
+	"io"
+	"log"
 	"net"
 	"net/http"
 	"net/http/httputil"
@@ -142,6 +144,7 @@ func (s *Server) serveIngress(w http.ResponseWriter, r *http.Request, host strin
 		},
 		Transport:     &http.Transport{DialContext: inside.dial, DisableKeepAlives: true},
 		FlushInterval: -1,
+		ErrorLog:      log.New(io.Discard, "", 0), // a body that a pause cut is no news
 		ErrorHandler: func(w http.ResponseWriter, _ *http.Request, err error) {
 			s.mu.Lock()
 			rec.Status, rec.Error = http.StatusBadGateway, s.clean(err.Error())

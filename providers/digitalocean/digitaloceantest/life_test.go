@@ -1,8 +1,9 @@
 package digitaloceantest_test
 
 import (
+	"fmt"
 	"net/http"
-	"strings"
+	"sync"
 	"testing"
 	"time"
 
@@ -125,77 +126,6 @@ func TestBothPrefixesAreOneService(t *testing.T) {
 	}
 }
 
-func TestCreateRefuses(t *testing.T) {
-	t.Parallel()
-	_, c := begin(t, digitaloceantest.Options{})
-	config := configure(t, c)
-	const form = "must be 1 to 64 letters"
-	for name, row := range map[string]struct {
-		in   godo.HostedAgentSessionFromEnvironmentRequest
-		code int
-		text string
-	}{
-		"an underscore at the end":       {godo.HostedAgentSessionFromEnvironmentRequest{Name: "box_", ConfigID: config}, 400, form},
-		"a blank":                        {godo.HostedAgentSessionFromEnvironmentRequest{Name: "a b", ConfigID: config}, 400, form},
-		"65 letters":                     {godo.HostedAgentSessionFromEnvironmentRequest{Name: strings.Repeat("a", 65), ConfigID: config}, 400, form},
-		"a name like a UUID":             {godo.HostedAgentSessionFromEnvironmentRequest{Name: "01A0A8DE-0000-7000-8000-000000000000", ConfigID: config}, 400, "UUID"},
-		"a configuration that isn't":     {godo.HostedAgentSessionFromEnvironmentRequest{Name: "box", ConfigID: "nothing"}, 404, "config"},
-		"a workspace that isn't":         {godo.HostedAgentSessionFromEnvironmentRequest{Name: "box", ConfigID: config, WorkspaceID: "nothing"}, 404, "workspace"},
-		"the region of another host":     {godo.HostedAgentSessionFromEnvironmentRequest{Name: "box", ConfigID: config, Region: "mem1"}, 400, "region_mismatch"},
-		"a body that is too long":        {godo.HostedAgentSessionFromEnvironmentRequest{Name: strings.Repeat("a", 17<<10), ConfigID: config}, 413, "large"},
-		"a manifest's name for a config": {godo.HostedAgentSessionFromEnvironmentRequest{Name: "box", ConfigID: "box"}, 404, "config"},
-	} {
-		_, _, err := c.HostedAgents.CreateSessionFromEnvironment(t.Context(), &row.in)
-		assert.Equal(t, row.code, code(err), name)
-		assert.Contains(t, message(err), row.text, name)
-	}
-	for _, name := range []string{"a", "A.b_c-9", strings.Repeat("a", 64)} {
-		_, err := create(t, c, config, name)
-		assert.NoError(t, err, name)
-	}
-}
-
-func TestRawRequestsThatAreRefused(t *testing.T) {
-	t.Parallel()
-	s, c := begin(t, digitaloceantest.Options{Exec: nil})
-	id := running(t, s, c, "oh-one")
-	const p = "/v2/harness-runtime"
-	for name, row := range map[string]struct {
-		method, path, kind, body string
-		code                     int
-	}{
-		"a field that nobody knows":   {"POST", p + "/sessions", "application/json", `{"name":"a","config_id":"b","idle_timeout_seconds":3}`, 400},
-		"the body of another century": {"POST", p + "/sessions", "application/json", `{"agent_kind":"AGENT_KIND_CLAUDE_CODE"}`, 400},
-		"no JSON":                     {"POST", p + "/sessions", "application/json", `{`, 400},
-		"a form":                      {"POST", p + "/sessions", "application/x-www-form-urlencoded", "a=b", 415},
-		"a manifest over 1 MiB":       {"POST", p + "/sessions", "text/yaml", "name: " + strings.Repeat("a", 1<<20), 413},
-		"no page token":               {"GET", p + "/sessions?page_token=nonsense", "", "", 400},
-		"no status":                   {"GET", p + "/sessions?status=READY", "", "", 400},
-		"no page size":                {"GET", p + "/sessions?page_size=many", "", "", 400},
-		"an empty patch":              {"PATCH", p + "/sessions/" + id, "application/json", `{}`, 400},
-		"two patches in one":          {"PATCH", p + "/sessions/" + id, "application/json", `{"resume_on_topoff":true,"manifest_yaml":"env: {A: b}"}`, 400},
-		"an unknown patch":            {"PATCH", p + "/sessions/" + id, "application/json", `{"name":"x"}`, 400},
-		"a port below 1024":           {"GET", p + "/sessions/" + id + "/port-forward/80", "", "", 400},
-		"a tunnel without WebSocket":  {"GET", p + "/sessions/" + id + "/port-forward/8000", "", "", 400},
-		"an id with a path in it":     {"GET", p + "/sessions/a/b", "", "", 404},
-		"below a prefix":              {"GET", "/edge" + p + "/sessions", "", "", 404},
-		"another method":              {"PUT", p + "/sessions/" + id, "", "", 405},
-		"exec without a hook":         {"POST", p + "/sessions/" + id + "/sandbox/exec", "application/json", `{"argv":["true"]}`, 501},
-		"a stream of events":          {"GET", p + "/sessions/" + id + "/events", "", "", 501},
-		"an upload":                   {"POST", p + "/sessions/" + id + "/workspace/upload?path=a", "", "", 501},
-		"a template":                  {"GET", p + "/templates/x", "", "", 501},
-		"what nobody has":             {"GET", p + "/nothing", "", "", 404},
-	} {
-		req, err := http.NewRequestWithContext(t.Context(), row.method, "https://api.digitalocean.com"+row.path, strings.NewReader(row.body))
-		require.NoError(t, err)
-		if row.kind != "" {
-			req.Header.Set("Content-Type", row.kind)
-		}
-		_, err = c.Do(t.Context(), req, nil)
-		assert.Equal(t, row.code, code(err), name)
-	}
-}
-
 func TestWhoMayCall(t *testing.T) {
 	t.Parallel()
 	s := start(t, digitaloceantest.Options{Teams: []digitaloceantest.Team{
@@ -215,6 +145,12 @@ func TestWhoMayCall(t *testing.T) {
 	_, _, err = client(t, s, "four", "").HostedAgents.ListSessions(t.Context(), nil)
 	assert.Equal(t, http.StatusUnauthorized, code(err))
 	assert.Equal(t, "Unable to authenticate you", message(err))
+	s.SetTeam("one", func(t *digitaloceantest.Team) { t.Scopes = []string{"agents:read"} })
+	assert.Equal(t, "SESSION_STATUS_READY", status(t, one, id))
+	assert.Equal(t, http.StatusForbidden, code(try(one.HostedAgents.PauseSession(t.Context(), id))))
+	assert.Equal(t, http.StatusForbidden, code(try(one.HostedAgents.DestroySession(t.Context(), id))))
+	_, _, err = one.Prepayment.GetStatus(t.Context())
+	assert.Equal(t, http.StatusForbidden, code(err))
 	_, _, err = one.HostedAgents.GetSession(t.Context(), "nothing")
 	assert.Equal(t, http.StatusNotFound, code(err))
 
@@ -299,6 +235,45 @@ func TestNamesAndQuota(t *testing.T) {
 	assert.Empty(t, s.Audit().Double)
 }
 
+func TestManyAtOnce(t *testing.T) {
+	t.Parallel()
+	s, c := begin(t, digitaloceantest.Options{AgentServer: echo})
+	config := configure(t, c)
+	made := make(chan string, 16)
+	var callers sync.WaitGroup
+	for range 16 {
+		callers.Go(func() {
+			if ses, err := create(t, c, config, "oh-one"); err == nil {
+				made <- ses.SessionID
+			} else {
+				assert.Equal(t, http.StatusConflict, code(err))
+			}
+		})
+	}
+	callers.Wait()
+	require.Len(t, made, 1, "one of all")
+	id := <-made
+	s.Advance(time.Second)
+	calls := []func() error{
+		func() error { return try(c.HostedAgents.PauseSession(t.Context(), id)) },
+		func() error { return try(c.HostedAgents.ResumeSession(t.Context(), id)) },
+		func() error { _, err := publish(t, c, id); return err },
+		func() error { named(t, c, "oh-one"); s.Advance(time.Minute); return nil },
+		func() error { s.Audit(); s.Requests(); return nil },
+	}
+	for i := range 40 {
+		callers.Go(func() {
+			if err := calls[i%len(calls)](); err != nil {
+				assert.Equal(t, http.StatusConflict, code(err))
+			}
+		})
+	}
+	callers.Wait()
+	bill := s.Bill()[0]
+	assert.Equal(t, 8*time.Minute+time.Second, bill.Provisioning+bill.Running+bill.Paused)
+	assert.Equal(t, []string{"oh-one"}, s.Audit().Alive)
+}
+
 func named(t *testing.T, c *godo.Client, name string) []godo.HostedAgentSession {
 	t.Helper()
 	list, _, err := c.HostedAgents.ListSessions(t.Context(), &godo.HostedAgentSessionListOptions{Name: name})
@@ -342,11 +317,49 @@ func TestLists(t *testing.T) {
 		sizes, _ = pages(godo.HostedAgentSessionListOptions{PageSize: 200, Status: godo.HostedAgentSessionStatus("SESSION_STATUS_" + status)})
 		assert.Equal(t, []int{want}, sizes, status)
 	}
-	_, _, err := c.HostedAgents.ListSessions(t.Context(), &godo.HostedAgentSessionListOptions{PageToken: "bm90aGluZw"})
+	for i := range 90 {
+		s.Plant(digitaloceantest.DefaultToken, digitaloceantest.DefaultRegion, fmt.Sprintf("theirs-%d", i))
+	}
+	all, _, err := c.HostedAgents.ListSessions(t.Context(), &godo.HostedAgentSessionListOptions{PageSize: 1000})
+	require.NoError(t, err)
+	assert.Len(t, all.Sessions, 200, "never more")
+	assert.NotEmpty(t, all.NextPageToken)
+	_, _, err = c.HostedAgents.ListSessions(t.Context(), &godo.HostedAgentSessionListOptions{PageToken: "bm90aGluZw"})
 	assert.Equal(t, http.StatusBadRequest, code(err))
 	_, _, err = c.HostedAgents.ListSessions(t.Context(), &godo.HostedAgentSessionListOptions{Status: "SESSION_STATUS_SLEEPING"})
 	assert.Equal(t, http.StatusBadRequest, code(err))
 	none, _, err := c.HostedAgents.ListEnvironmentSessions(t.Context(), "nothing", nil)
 	require.NoError(t, err, "an empty list doesn't mean that the configuration is there")
 	assert.Empty(t, none.Sessions)
+}
+
+func TestWhatIsAbsentIsLeftOut(t *testing.T) {
+	t.Parallel()
+	s, c := begin(t, digitaloceantest.Options{})
+	read := func(id string) map[string]any {
+		req, err := c.NewRequest(t.Context(), http.MethodGet, "/v2/agents/sessions/"+id, nil)
+		require.NoError(t, err)
+		var out map[string]map[string]any
+		_, err = c.Do(t.Context(), req, &out)
+		require.NoError(t, err)
+		for key, value := range out["session"] {
+			assert.NotNil(t, value, key)
+			if text, is := value.(string); is {
+				assert.NotEmpty(t, text, key)
+			}
+		}
+		return out["session"]
+	}
+	ses, err := create(t, c, configure(t, c), "oh-one")
+	require.NoError(t, err)
+	booting := read(ses.SessionID)
+	for _, key := range []string{"last_event_at", "sandbox_id", "pause_reason", "resume_on_topoff", "workspace_id", "update", "parent_session_id"} {
+		assert.NotContains(t, booting, key)
+	}
+	assert.Equal(t, "2026-11-30T12:00:00.123456Z", booting["created_at"])
+	s.Advance(time.Second)
+	assert.Contains(t, read(ses.SessionID), "last_event_at")
+	assert.NotContains(t, read(ses.SessionID), "pause_reason")
+	s.PauseNow("oh-one", "idle")
+	assert.Contains(t, read(ses.SessionID), "pause_reason")
 }

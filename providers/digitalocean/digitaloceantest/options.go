@@ -120,15 +120,18 @@ type NoActivity struct{ Ingress, Tunnel, Exec, Input bool }
 
 // Team is one team, with the account that its token belongs to.
 type Team struct {
-	Token     string
-	Name      string
-	UUID      string
-	UserUUID  string
-	Email     string
-	ID        int64 // team_id in sessions
-	Quota     int   // active sessions, paused ones too; zero means no limit
-	NoFeature bool  // a good token that gets 403
-	NoIngress bool  // 403 for ingress alone
+	Token    string
+	Name     string
+	UUID     string
+	UserUUID string
+	Email    string
+	ID       int64 // team_id in sessions
+	Quota    int   // active sessions, paused ones too; zero means no limit
+	// Scopes are what the token may do; nil means everything: agents:read,
+	// agents:create (pause, resume and exec too), agents:delete, billing:read.
+	Scopes    []string
+	NoFeature bool // a good token that gets 403
+	NoIngress bool // 403 for ingress alone
 }
 
 // Session tells hooks which session is meant.

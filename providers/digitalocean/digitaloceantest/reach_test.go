@@ -223,6 +223,7 @@ func dial(t *testing.T, s *digitaloceantest.Server, id, port string) (*websocket
 // closed reads until the tunnel ends, and returns the code.
 func closed(t *testing.T, ws *websocket.Conn) int {
 	t.Helper()
+	_ = ws.SetReadDeadline(time.Now().Add(20 * time.Second)) // where it would hang
 	for {
 		_, _, err := ws.ReadMessage()
 		if err == nil {
@@ -290,6 +291,24 @@ func TestTunnelThatTakesPausedSessions(t *testing.T) {
 	s.PauseNow("oh-one", "idle")
 	ws, _, err := dial(t, s, id, "8000")
 	require.NoError(t, err)
+	assert.Equal(t, digitaloceantest.CloseSession, closed(t, ws))
+}
+
+// TestPauseBetweenUpgradeAndDial holds the tunnel up where it asks what listens.
+func TestPauseBetweenUpgradeAndDial(t *testing.T) {
+	t.Parallel()
+	asked, paused := make(chan struct{}), make(chan struct{})
+	s, c := begin(t, digitaloceantest.Options{AgentServer: func(ses digitaloceantest.Session) http.Handler {
+		close(asked)
+		<-paused
+		return echo(ses)
+	}})
+	id := running(t, s, c, "oh-one")
+	ws, _, err := dial(t, s, id, "8000")
+	require.NoError(t, err)
+	<-asked
+	s.PauseNow("oh-one", "idle")
+	close(paused)
 	assert.Equal(t, digitaloceantest.CloseSession, closed(t, ws))
 }
 

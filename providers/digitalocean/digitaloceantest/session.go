@@ -169,7 +169,7 @@ func (ses *session) pause(s *Server, at time.Time, reason string) {
 	ses.revoke(s)
 	ses.become(s, at, paused, reason)
 	if ses.guest != nil {
-		ses.guest.drop()
+		ses.guest.freeze(true)
 	}
 	if ses.bill.Pauses == nil {
 		ses.bill.Pauses = map[string]int{}
@@ -182,6 +182,9 @@ func (ses *session) pause(s *Server, at time.Time, reason string) {
 func (ses *session) wake(s *Server, at time.Time, cause string) {
 	ses.used, ses.openAt, ses.shownAt = at, at.Add(s.opts.PortLag), at.Add(s.opts.ResumeLag)
 	ses.odd = ""
+	if ses.guest != nil {
+		ses.guest.freeze(false)
+	}
 	ses.become(s, at, ready, "")
 	if ses.bill.Wakes == nil {
 		ses.bill.Wakes = map[string]int{}

@@ -68,22 +68,28 @@ func (s *Server) forward(w http.ResponseWriter, r *http.Request, ses *session, i
 		hangUp(code)
 		return
 	}
+	runs := func() bool {
+		s.mu.Lock()
+		defer s.mu.Unlock()
+		return ses.runs(s.time())
+	}
 	conn, err := inside.dial(r.Context(), "tcp", "")
-	if err != nil {
+	switch {
+	case err != nil && !runs(): // it stopped meanwhile
+		hangUp(CloseSession)
+		return
+	case err != nil:
 		hangUp(CloseDial)
 		return
 	}
-	up2 := make(chan struct{})
+	sent := make(chan struct{})
 	go func() { // ends when the WebSocket does, which is below
-		defer close(up2)
+		defer close(sent)
 		fromClient(ws, conn)
 	}()
 	err = toClient(ws, conn)
-	s.mu.Lock()
-	runs := ses.runs(s.time())
-	s.mu.Unlock()
 	switch {
-	case !runs:
+	case !runs():
 		hangUp(CloseSession)
 	case err != nil:
 		hangUp(CloseUpstream)
@@ -92,7 +98,7 @@ func (s *Server) forward(w http.ResponseWriter, r *http.Request, ses *session, i
 	}
 	_ = conn.Close()
 	_ = ws.Close()
-	<-up2
+	<-sent
 }
 
 // fromClient passes on what the client sends. Its end ends the connection.
