@@ -42,8 +42,7 @@ func (d *Driver) Adopt(ctx context.Context, id string, as box.Identity) (box.Obs
 	if err != nil {
 		return box.Observation{}, err
 	}
-	switch {
-	case f.container == nil && f.data == nil, there != "" && (f.container == nil || f.container.ID != there):
+	if f.container == nil && f.data == nil || there != "" && (f.container == nil || f.container.ID != there) {
 		return box.Observation{}, box.Errorf(box.ClassFailedPrecondition, "container %s has the labels of box %s and is not called so: rename it if it is the box; a copy is left alone", id, own.Name())
 	}
 	return s.observation(f), nil

@@ -3,6 +3,7 @@ package docker_test
 import (
 	"testing"
 
+	"github.com/openhands/boxkeeper/internal/race"
 	"github.com/openhands/boxkeeper/providers/docker"
 	"github.com/openhands/boxkeeper/providers/drivertest"
 )
@@ -13,19 +14,19 @@ func TestConformance(t *testing.T) {
 	for name, of := range map[string]struct {
 		kind       docker.SuspendKind
 		api, least string
-		ports      docker.Ports
 	}{
-		"stop, API 1.41":              {docker.SuspendStop, "1.41", "1.12", docker.Ports{}},
-		"pause, API 1.44":             {docker.SuspendPause, "1.44", "1.24", docker.Ports{}},
-		"stop, API 1.52 and no older": {docker.SuspendStop, "1.52", "1.44", docker.Ports{}},
+		"stop, API 1.41":              {docker.SuspendStop, "1.41", "1.12"},
+		"pause, API 1.44":             {docker.SuspendPause, "1.44", "1.24"},
+		"stop, API 1.52 and no older": {docker.SuspendStop, "1.52", "1.44"},
 	} {
+		if race.Enabled && of.kind == docker.SuspendStop && of.least != "1.44" {
+			continue // what it looks for is in one of them as well as in all
+		}
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			drivertest.RunConformance(t, func(t *testing.T) drivertest.Harness {
 				t.Helper()
-				p := fakeOf(t, of.kind, of.api, of.least)
-				p.opts.Ports = of.ports
-				return newHarness(p)
+				return newHarness(fakeOf(t, of.kind, of.api, of.least))
 			})
 		})
 	}

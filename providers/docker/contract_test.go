@@ -49,8 +49,12 @@ func contract(t *testing.T, p *place) {
 	})
 	port := network.PortMap{inside: {{HostIP: localhost}}}
 	made := func(name, image string, remove bool) error {
+		exposed := network.PortSet{}
+		if !remove {
+			exposed[inside] = struct{}{}
+		}
 		_, err := api.ContainerCreate(ctx, client.ContainerCreateOptions{
-			Name: name, Config: &container.Config{Image: image, Entrypoint: []string{standIn}, Labels: map[string]string{"of": "contract"}},
+			Name: name, Config: &container.Config{Image: image, Entrypoint: []string{standIn}, Labels: map[string]string{"of": "contract"}, ExposedPorts: exposed},
 			HostConfig: &container.HostConfig{AutoRemove: remove, PortBindings: port, Mounts: []mount.Mount{{Type: mount.TypeVolume, Source: vol, Target: "/v"}}},
 		})
 		return err
@@ -176,7 +180,9 @@ func contract(t *testing.T, p *place) {
 
 	// One that removes itself is gone after a stop.
 	require.NoError(t, made(name, p.opts.DefaultImage, true))
-	steps("ok", "start", "stop")
+	steps("ok", "start")
+	require.Empty(t, p.inspect(t, name).NetworkSettings.Ports[inside], "what is not exposed is not published")
+	steps("ok", "stop")
 	await(t, "it is gone", func() bool {
 		_, err := api.ContainerInspect(ctx, name, client.ContainerInspectOptions{})
 		return errdefs.IsNotFound(err)

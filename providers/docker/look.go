@@ -29,6 +29,7 @@ type found struct {
 	deleting bool
 	volumes  []volume.Volume // all with the labels, data and the mark among them
 	intent   intent          // read for a container that does not run
+	unread   error           // why the intent could not be
 }
 
 // life names the run of the container that is, or was the last.
@@ -137,11 +138,15 @@ func (s *session) inspect(ctx context.Context, f *found) (bool, error) {
 		return false, nil
 	}
 	f.container = &c
-	if c.State.Running && !c.State.Paused {
-		return true, nil
+	switch c.State.Status {
+	case container.StateExited, container.StateCreated, container.StatePaused:
+		// What a box did to its own files must not be in the way of its deletion.
+		if f.intent, f.unread = s.readIntent(ctx, c.ID); f.unread != nil {
+			return true, ended(ctx)
+		}
+	case container.StateRunning, container.StateRestarting, container.StateRemoving, container.StateDead:
 	}
-	f.intent, err = s.readIntent(ctx, c.ID)
-	return true, err
+	return true, nil
 }
 
 // sight is what a box was found to be.
@@ -183,6 +188,8 @@ func (f *found) judge() sight {
 		return say(box.PhaseStarting, started, "restarting")
 	case container.StateCreated:
 		switch {
+		case f.unread != nil:
+			return say(box.PhaseUnknown, time.Time{}, "created and not started, and what was done to it cannot be read: %v", f.unread)
 		case asked:
 			return say(box.PhaseSuspended, f.intent.At, "created and not started, its volume there")
 		case state.Error != "" || state.ExitCode != 0:
@@ -191,6 +198,8 @@ func (f *found) judge() sight {
 		return say(box.PhaseStarting, instant(f.container.Created), "created and not started")
 	case container.StateExited:
 		switch {
+		case f.unread != nil:
+			return say(box.PhaseUnknown, finished, "it ended, and whether that was asked for cannot be read: %v", f.unread)
 		case asked && f.intent.Kind == SuspendPause:
 			return say(box.PhaseSuspended, finished, "its paused processes have ended: %s", why(state))
 		case asked:
@@ -248,9 +257,12 @@ func (d *Driver) Observe(ctx context.Context, ref box.Ref) (box.Observation, err
 		return box.Observation{}, err
 	}
 	out := s.observation(f)
-	if out.Phase == box.PhaseGone {
+	switch {
+	case out.Phase == box.PhaseGone:
 		out.Ref = ref
 		return out, d.still(ctx, s.print) // the engine may have been swapped under the reading
+	case out.Phase == box.PhaseUnknown && f.unread != nil:
+		return box.Observation{}, f.unread
 	}
 	return out, nil
 }

@@ -1,6 +1,9 @@
 package docker_test
 
 import (
+	"context"
+	"slices"
+	"strings"
 	"testing"
 
 	"github.com/moby/moby/api/types/container"
@@ -103,15 +106,23 @@ func TestDeepen(t *testing.T) {
 	_, err = d.Suspend(t.Context(), ref)
 	require.NoError(t, err)
 	release := p.fake.HoldStops()
+	before := len(p.fake.Calls())
+	ctx, cancel := context.WithCancel(t.Context())
 	done := make(chan error, 1)
-	other := p.driver(t, installation)
-	go func() { _, err := other.Deepen(t.Context(), ref); done <- err }()
-	await(t, "the intent is written", func() bool {
-		raw, _, _, _ := p.fake.File(ref.Name, "/.boxkeeper/intent")
-		return string(raw) != "" && string(raw[:len(`{"suspend":true,"kind":"stop"`)]) == `{"suspend":true,"kind":"stop"`
+	go func() { _, err := d.Deepen(ctx, ref); done <- err }()
+	await(t, "the engine was asked", func() bool {
+		return slices.ContainsFunc(p.fake.Calls()[before:], func(c string) bool { return strings.Contains(c, "/stop?t=1") })
 	})
+	cancel()
+	wantClass(t, <-done, box.ClassCanceled)
 	_, err = p.api.ContainerUnpause(t.Context(), ref.Name, client.ContainerUnpauseOptions{})
 	require.NoError(t, err)
+	require.Equal(t, box.PhaseRunning, phase(t, d, ref))
+	before = len(p.fake.Calls())
+	go func() { _, err := d.Deepen(t.Context(), ref); done <- err }()
+	await(t, "the engine was asked again", func() bool {
+		return slices.ContainsFunc(p.fake.Calls()[before:], func(c string) bool { return strings.Contains(c, "/stop?t=1") })
+	})
 	release()
 	require.NoError(t, <-done)
 	seen, err = d.Deepen(t.Context(), ref)
@@ -134,6 +145,39 @@ func (p *place) kill2failed(t *testing.T, d *docker.Driver, ref box.Ref) {
 	require.NoError(t, err)
 	p.kill(t, ref.Name)
 	require.Equal(t, box.PhaseFailed, phase(t, d, ref))
+}
+
+// What a box did to its own files is in nobody's way.
+func TestAnIntentThatCannotBeRead(t *testing.T) {
+	t.Parallel()
+	p := newFake(t, docker.SuspendStop)
+	d := p.driver(t, installation)
+	ref := made(t, d, "unread")
+	_, err := d.Suspend(t.Context(), ref)
+	require.NoError(t, err)
+	unread := func() { p.fake.Next("GET", "/archive$", fault500) }
+	unread()
+	_, err = d.Observe(t.Context(), ref)
+	wantClass(t, err, box.ClassUnavailable)
+	unread()
+	found, err := d.List(t.Context(), installation)
+	require.NoError(t, err)
+	require.Equal(t, box.PhaseUnknown, found[0].Observation.Phase, "neither ended nor suspended")
+	unread()
+	_, err = d.Endpoint(t.Context(), ref)
+	wantClass(t, err, box.ClassFailedPrecondition)
+	unread()
+	seen, err := d.Suspend(t.Context(), ref)
+	require.NoError(t, err)
+	require.Equal(t, box.PhaseSuspended, seen.Phase)
+	unread()
+	_, err = d.Resume(t.Context(), ref, start())
+	require.NoError(t, err)
+	p.kill(t, ref.Name)
+	unread()
+	_, err = d.Delete(t.Context(), ref)
+	require.NoError(t, err)
+	require.Empty(t, p.left(t, ref))
 }
 
 // A box that was killed while it was paused has its files and no memory.

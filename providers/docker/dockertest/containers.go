@@ -172,6 +172,9 @@ func (e *Engine) start(w http.ResponseWriter, b *box) {
 	}
 	ports := network.PortMap{}
 	for inside, bindings := range b.HostConfig.PortBindings {
+		if _, exposed := b.Config.ExposedPorts[inside]; !exposed {
+			continue
+		}
 		for _, one := range bindings {
 			port := one.HostPort
 			if port == "" {

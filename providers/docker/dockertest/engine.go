@@ -323,7 +323,7 @@ func (e *Engine) serve(b *box, port string) (string, error) {
 		}
 		defer listener.Close()
 	}
-	b.serving = &http.Server{ReadHeaderTimeout: time.Minute, Handler: http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) {
+	serving := &http.Server{ReadHeaderTimeout: time.Minute, Handler: http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) {
 		e.mu.Lock()
 		paused := b.paused
 		e.mu.Unlock()
@@ -334,7 +334,8 @@ func (e *Engine) serve(b *box, port string) (string, error) {
 			}
 		}
 	})}
-	go func() { _ = b.serving.Serve(listener) }()
+	b.serving = serving
+	go func() { _ = serving.Serve(listener) }()
 	return b.lastPort, nil
 }
 
