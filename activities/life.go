@@ -209,8 +209,22 @@ func (b *Boxes) Resume(ctx context.Context, in ResumeInput) (box.Outcome, error)
 		if err == nil && !ready {
 			err = b.notReady(ctx, "the box", seen)
 		}
+		if ready && b.Provider.Capabilities().MemoryKept == box.Yes {
+			b.letIn(ctx, seen.Ref)
+		}
 		return box.Outcome{Observation: seen, Ready: ready}, err
 	})
+}
+
+// letIn opens a box that was suspended as it was: drained. A box that started anew
+// is open. When it fails, the lease of the drain ends by itself.
+func (b *Boxes) letIn(ctx context.Context, ref box.Ref) {
+	client, err := b.dial(ctx, ref)
+	if err != nil {
+		return
+	}
+	defer client.Close()
+	_ = client.Undrain(ctx) // see above
 }
 
 // VerifyExport reads an export back from the store, every byte, and looks once

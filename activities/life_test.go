@@ -193,6 +193,25 @@ func TestSuspendAndResumeAreProofs(t *testing.T) {
 	}
 }
 
+// A box that kept its memory wakes with the drain that came before its suspend,
+// which would keep work out for minutes: whoever woke it gets in at once.
+func TestAResumedBoxThatKeptItsMemoryLetsWorkIn(t *testing.T) {
+	t.Parallel()
+	for _, plain := range []bool{false, true} { // one without boxd knows no drain
+		r := newRig(t, &agentservertest.Options{Plain: plain}, func(row *box.Capabilities) { row.MemoryKept = box.Yes })
+		target := r.made("e1-s2")
+		do(r, r.boxes.Quiesce, activities.QuiesceInput{Target: target})
+		do(r, r.boxes.Suspend, target)
+		target.Step = "e1-s3"
+		if out := do(r, r.boxes.Resume, activities.ResumeInput{Target: target}); !out.Ready {
+			t.Fatalf("the answer is %+v", out)
+		}
+		if !r.open() {
+			t.Errorf("plain %t: the resumed box refuses work", plain)
+		}
+	}
+}
+
 // The provider's call is not cut by a cancellation: its outcome is recorded.
 func TestASuspendThatWasBegunIsFinished(t *testing.T) {
 	t.Parallel()

@@ -118,10 +118,11 @@ func TestRealAgentServer(t *testing.T) {
 
 // serverAPI is the agent-server's API as a client of the box sees it.
 type serverAPI struct {
-	t   *testing.T
-	url string
-	key string
-	dir string
+	t      *testing.T
+	url    string
+	key    string
+	dir    string
+	header map[string]box.Secret // of a provider's ingress
 }
 
 // api returns the API of a running box: its address is in its directory, its
@@ -148,6 +149,9 @@ func (a *serverAPI) call(method, path string, body, answer any) {
 	}
 	request, err := http.NewRequestWithContext(t.Context(), method, a.url+path, in)
 	require.NoError(t, err)
+	for name, value := range a.header {
+		request.Header.Set(name, value.Reveal())
+	}
 	request.Header.Set("X-Session-API-Key", a.key)
 	request.Header.Set("Content-Type", "application/json")
 	response, err := (&http.Client{Timeout: within}).Do(request)
@@ -172,12 +176,16 @@ func (a *serverAPI) converse(messages int) string {
 		"autotitle": false,
 	}, &made)
 	for n := range messages {
-		a.call(http.MethodPost, "/api/conversations/"+made.ID+"/events", map[string]any{
-			"role": "user", "run": false,
-			"content": []any{map[string]any{"type": "text", "text": fmt.Sprintf("message %d %s", n, uuid.NewString())}},
-		}, nil)
+		a.say(made.ID, fmt.Sprintf("message %d %s", n, uuid.NewString()))
 	}
 	return strings.ReplaceAll(made.ID, "-", "")
+}
+
+// say appends one message to a conversation.
+func (a *serverAPI) say(id, text string) {
+	a.call(http.MethodPost, "/api/conversations/"+id+"/events", map[string]any{
+		"role": "user", "run": false, "content": []any{map[string]any{"type": "text", "text": text}},
+	}, nil)
 }
 
 // events returns the events that the agent-server answers, in a canonical form.

@@ -143,7 +143,12 @@ func fillCache(t *testing.T, boxDir string) {
 	t.Helper()
 	dir := filepath.Join(boxDir, "home", ".cache", "pip", "http-v2")
 	require.NoError(t, os.MkdirAll(dir, 0o700))
-	require.NoError(t, os.WriteFile(filepath.Join(dir, "x.body"), make([]byte, 4<<20), 0o600))
+	file, err := os.OpenFile(filepath.Join(dir, "x.body"), os.O_CREATE|os.O_WRONLY|os.O_TRUNC, 0o600)
+	require.NoError(t, err)
+	_, err = file.Write(make([]byte, 4<<20))
+	require.NoError(t, err)
+	require.NoError(t, file.Sync()) // until then it may take no room on the disk, and none is freed with it
+	require.NoError(t, file.Close())
 }
 
 // TestAKilledBoxIsNoticed kills a box while nobody is connected: it is noticed

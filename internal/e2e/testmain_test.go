@@ -31,7 +31,9 @@ func TestMain(m *testing.M) {
 		}
 	}
 	runMore()
-	os.Exit(m.Run())
+	code := m.Run()
+	stopLives()
+	os.Exit(code)
 }
 
 // runMore lets twice as many tests run at a time as there are cores, unless

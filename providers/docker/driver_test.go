@@ -244,7 +244,7 @@ func TestFixedPorts(t *testing.T) {
 // freePorts returns the first of three ports that nobody has.
 func freePorts(t *testing.T) uint16 {
 	t.Helper()
-	for first := 21000 + os.Getpid()%20000; ; first += 3 {
+	for first := 21000 + os.Getpid()%10000; ; first += 3 {
 		free := true
 		for port := first; port < first+3; port++ {
 			free = free && !answers(t.Context(), "http://127.0.0.1:"+strconv.Itoa(port))

@@ -1,6 +1,9 @@
 package docker_test
 
 import (
+	"context"
+	"slices"
+	"strings"
 	"testing"
 
 	"github.com/moby/moby/api/types/container"
@@ -103,15 +106,23 @@ func TestDeepen(t *testing.T) {
 	_, err = d.Suspend(t.Context(), ref)
 	require.NoError(t, err)
 	release := p.fake.HoldStops()
+	before := len(p.fake.Calls())
+	ctx, cancel := context.WithCancel(t.Context())
 	done := make(chan error, 1)
-	other := p.driver(t, installation)
-	go func() { _, err := other.Deepen(t.Context(), ref); done <- err }()
-	await(t, "the intent is written", func() bool {
-		raw, _, _, _ := p.fake.File(ref.Name, "/.boxkeeper/intent")
-		return string(raw) != "" && string(raw[:len(`{"suspend":true,"kind":"stop"`)]) == `{"suspend":true,"kind":"stop"`
+	go func() { _, err := d.Deepen(ctx, ref); done <- err }()
+	await(t, "the engine was asked", func() bool {
+		return slices.ContainsFunc(p.fake.Calls()[before:], func(c string) bool { return strings.Contains(c, "/stop?t=1") })
 	})
+	cancel()
+	wantClass(t, <-done, box.ClassCanceled)
 	_, err = p.api.ContainerUnpause(t.Context(), ref.Name, client.ContainerUnpauseOptions{})
 	require.NoError(t, err)
+	require.Equal(t, box.PhaseRunning, phase(t, d, ref))
+	before = len(p.fake.Calls())
+	go func() { _, err := d.Deepen(t.Context(), ref); done <- err }()
+	await(t, "the engine was asked again", func() bool {
+		return slices.ContainsFunc(p.fake.Calls()[before:], func(c string) bool { return strings.Contains(c, "/stop?t=1") })
+	})
 	release()
 	require.NoError(t, <-done)
 	seen, err = d.Deepen(t.Context(), ref)
