@@ -12,6 +12,8 @@ import (
 	"path"
 	"path/filepath"
 	"runtime"
+	"slices"
+	"sync"
 	"sync/atomic"
 	"testing"
 	"time"
@@ -38,7 +40,9 @@ type containers struct {
 	api   *client.Client
 	asked atomic.Int64
 	began time.Time
-	dir   string // what is copied into the box, as an agent-server would write it there
+	mu    sync.Mutex
+	said  []events.Action // by the engine, of the box's container
+	dir   string          // what is copied into the box, as an agent-server would write it there
 }
 
 func inDocker(t *testing.T, name string, kind docker.SuspendKind) *containers {
@@ -67,6 +71,7 @@ func inDocker(t *testing.T, name string, kind docker.SuspendKind) *containers {
 	})
 	require.NoError(t, err)
 	c.l = newLife(t, name, &skippedClock{}, countedDriver{d, &c.asked})
+	c.listen()
 	t.Cleanup(c.sweep)
 	return c
 }
@@ -182,30 +187,58 @@ func (c *containers) copyIn(name string) {
 	require.NoError(c.t, err)
 }
 
+// listen keeps what the engine says of the box's container: the engine itself
+// forgets all but its last few hundred events.
+func (c *containers) listen() {
+	name := box.Identity{Installation: livesInstallation, Workspace: c.l.ws, Epoch: 1}.Name()
+	stream := c.api.Events(c.t.Context(), client.EventsListOptions{
+		Since: fmt.Sprint(c.began.Unix()), Filters: make(client.Filters).Add("type", "container").Add("container", name),
+	})
+	go func() {
+		for {
+			select {
+			case <-stream.Err: // with the context of the test
+				return
+			case e := <-stream.Messages:
+				c.mu.Lock()
+				c.said = append(c.said, e.Action)
+				c.mu.Unlock()
+			}
+		}
+	}()
+}
+
+// heard is what the engine has said so far; it says it a moment after it did it.
+func (c *containers) heard() []events.Action {
+	time.Sleep(200 * time.Millisecond)
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return slices.Clone(c.said)
+}
+
 // books are the engine's events, and what it lists.
 func (c *containers) books() books {
 	ctx, cancel := context.WithTimeout(c.t.Context(), within)
 	defer cancel()
 	name := box.Identity{Installation: livesInstallation, Workspace: c.l.ws, Epoch: 1}.Name()
 	out := books{}
-	told := c.api.Events(ctx, client.EventsListOptions{
-		Since: fmt.Sprint(c.began.Unix()), Until: fmt.Sprint(time.Now().Unix() + 1), Filters: make(client.Filters).Add("type", "container").Add("container", name),
-	})
-	for over := false; !over; {
-		select {
-		case e := <-told.Messages:
-			switch e.Action { //nolint:exhaustive // the others change nothing of what is counted
-			case events.ActionCreate:
-				out.made++
-			case events.ActionDestroy:
-				out.deleted++
-			case events.ActionStart, events.ActionUnPause:
-				out.wakes++
+	last := events.Action("")
+	for _, action := range c.heard() {
+		switch action { //nolint:exhaustive // the others change nothing of what is counted
+		case events.ActionCreate:
+			out.made++
+		case events.ActionDestroy:
+			out.deleted++
+		case events.ActionStart, events.ActionUnPause:
+			out.wakes++
+		case events.ActionDie:
+			if last == events.ActionUnPause { // an engine thaws what it is told to end
+				out.wakes--
 			}
-		case err := <-told.Err:
-			require.ErrorIs(c.t, err, io.EOF)
-			over = true
+		default:
+			continue
 		}
+		last = action
 	}
 	out.wakes -= out.made // the first start is none
 	all, err := c.api.ContainerList(ctx, client.ContainerListOptions{All: true, Filters: make(client.Filters).Add("name", name)})
