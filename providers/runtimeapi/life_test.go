@@ -261,19 +261,22 @@ func TestAfterAChangeNothingIsSaidToBeRefused(t *testing.T) {
 	t.Parallel()
 	for name, row := range map[string]struct {
 		looks int // before the change
-		call  func(t *testing.T, d driver.Driver, running, paused box.Ref) error
+		call  func(ctx context.Context, d driver.Driver, running, paused box.Ref) error
 	}{
-		"create": {2, func(t *testing.T, d driver.Driver, _, _ box.Ref) error { _, err := create(t, d, "new"); return err }},
-		"suspend": {1, func(t *testing.T, d driver.Driver, running, _ box.Ref) error {
-			_, err := d.Suspend(t.Context(), running)
+		"create": {2, func(ctx context.Context, d driver.Driver, _, _ box.Ref) error {
+			_, err := d.Create(ctx, driver.CreateRequest{Identity: box.Identity{Installation: installation, Workspace: "new", Epoch: 1}})
 			return err
 		}},
-		"delete": {1, func(t *testing.T, d driver.Driver, running, _ box.Ref) error {
-			_, err := d.Delete(t.Context(), running)
+		"suspend": {1, func(ctx context.Context, d driver.Driver, running, _ box.Ref) error {
+			_, err := d.Suspend(ctx, running)
 			return err
 		}},
-		"resume": {1, func(t *testing.T, d driver.Driver, _, paused box.Ref) error {
-			_, err := d.Resume(t.Context(), paused, driver.Start{})
+		"delete": {1, func(ctx context.Context, d driver.Driver, running, _ box.Ref) error {
+			_, err := d.Delete(ctx, running)
+			return err
+		}},
+		"resume": {1, func(ctx context.Context, d driver.Driver, _, paused box.Ref) error {
+			_, err := d.Resume(ctx, paused, driver.Start{})
 			return err
 		}},
 	} {
@@ -286,11 +289,11 @@ func TestAfterAChangeNothingIsSaidToBeRefused(t *testing.T) {
 			require.NoError(t, err)
 			refused := runtimeapitest.Fault{Op: runtimeapitest.OpSession, Times: -1, Status: http.StatusUnauthorized, Body: `{"error":"Unauthorized"}`}
 			p.Inject(refused)
-			wantClass(t, "refused before", row.call(t, d, running, paused), box.ClassUnauthorized)
+			wantClass(t, "refused before", row.call(t.Context(), d, running, paused), box.ClassUnauthorized)
 			p.Heal()
 			refused.Skip = row.looks
 			p.Inject(refused)
-			wantClass(t, "refused after", row.call(t, d, running, paused), box.ClassUnavailable)
+			wantClass(t, "refused after", row.call(t.Context(), d, running, paused), box.ClassUnavailable)
 		})
 	}
 }

@@ -98,6 +98,8 @@ func TestTheFingerprintIsThePlaceAndTheAccount(t *testing.T) {
 		require.False(t, seen[one], name)
 		seen[one] = true
 	}
+	digest := func(print string) string { return print[strings.LastIndex(print, " ")+1:] }
+	require.NotEqual(t, digest(same), digest(other["another host"]), "the digest of a key belongs to one place")
 	require.Equal(t, other["a named account"], print(func(o *runtimeapi.Options) { o.Account, o.APIKey = "team-a", "a-new-key-0815" }), "the key of a named account can be changed")
 }
 
