@@ -113,6 +113,21 @@ func TestARefusedLookAtASuspendedBoxIsARefusal(t *testing.T) {
 	wantClass(t, "suspend", err, box.ClassUnauthorized)
 }
 
+// TestAStartThatMayBeDoneIsNotSaidToBeRefused, whatever the service says of it
+// or of the second box that came of it.
+func TestAStartThatMayBeDoneIsNotSaidToBeRefused(t *testing.T) {
+	t.Parallel()
+	p := serve(t, runtimeapitest.Options{})
+	p.Inject(runtimeapitest.Fault{Op: runtimeapitest.OpStart, Status: http.StatusNotImplemented, Body: `{"error":"no"}`})
+	_, err := create(t, p.open(t), "unclear")
+	wantClass(t, "create", err, box.ClassUnavailable)
+	p.Inject(runtimeapitest.Fault{Op: runtimeapitest.OpStart, Between: func() { made(t, p.open(t), "race") }})
+	p.Inject(runtimeapitest.Fault{Op: runtimeapitest.OpStop, Status: http.StatusUnauthorized, Body: `{"error":"Unauthorized"}`})
+	_, err = create(t, p.open(t), "race")
+	wantClass(t, "create", err, box.ClassUnavailable)
+	require.Equal(t, 1, p.ops(runtimeapitest.OpStop))
+}
+
 // TestASecretThatBeginsAnotherIsHidden with all of the other one.
 func TestASecretThatBeginsAnotherIsHidden(t *testing.T) {
 	t.Parallel()

@@ -10,6 +10,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/openhands/boxkeeper/box"
+	"github.com/openhands/boxkeeper/internal/race"
 	"github.com/openhands/boxkeeper/providers/driver"
 	"github.com/openhands/boxkeeper/providers/drivertest"
 	"github.com/openhands/boxkeeper/providers/runtimeapi"
@@ -127,6 +128,9 @@ func TestConformance(t *testing.T) {
 			t.Parallel()
 			drivertest.RunConformance(t, func(t *testing.T) drivertest.Harness {
 				t.Helper()
+				if race.Enabled && name != "path" {
+					return harness{serve(t, opts)} // of broken wires one place shows as many races as all
+				}
 				return wire(t, opts)
 			})
 		})
