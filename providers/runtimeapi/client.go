@@ -2,32 +2,27 @@ package runtimeapi
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"encoding/json"
-	"errors"
-	"io"
-	"mime"
 	"net"
 	"net/http"
 	"net/url"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
 	"unicode"
 
 	"github.com/openhands/boxkeeper/box"
+	"github.com/openhands/boxkeeper/providers/driver/httpdriver"
 )
 
+// Public clients allow 60 to 180 s for a call and 180 to 300 s for a start; a
+// pause was seen to take 4 minutes [voice-relay issue 360, 29 May 2026].
 const (
-	// Public clients allow 60 to 180 s for a call and 180 to 300 s for a start; a
-	// pause was seen to take 4 minutes [voice-relay issue 360, 29 May 2026].
 	readWithin   = 60 * time.Second
 	changeWithin = 300 * time.Second
-	// maxAnswer bounds what is read; /list holds every box of the account, and a
-	// session the log of its pod.
-	maxAnswer = 32 << 20
-	// maxRetryAfter bounds what a wait that the service asks for can be.
-	maxRetryAfter = time.Hour
 )
 
 // client sends single requests and never repeats one. Go's own transport may
@@ -40,32 +35,24 @@ type client struct {
 }
 
 func newClient(base *url.URL, o Options) *client {
-	transport := o.Transport
-	if transport == nil {
-		transport = &http.Transport{
-			Proxy:                 http.ProxyFromEnvironment,
-			DialContext:           (&net.Dialer{Timeout: 10 * time.Second}).DialContext,
-			TLSHandshakeTimeout:   10 * time.Second,
-			ResponseHeaderTimeout: changeWithin,
-			IdleConnTimeout:       90 * time.Second,
-			MaxIdleConnsPerHost:   8,
-			ForceAttemptHTTP2:     true,
+	via := o.Transport
+	if via == nil {
+		via = &http.Transport{
+			Proxy:               http.ProxyFromEnvironment,
+			DialContext:         (&net.Dialer{Timeout: 10 * time.Second}).DialContext,
+			TLSHandshakeTimeout: 10 * time.Second,
+			IdleConnTimeout:     90 * time.Second,
+			MaxIdleConnsPerHost: 8,
+			ForceAttemptHTTP2:   true,
 		}
 	}
-	return &client{base: base, key: o.APIKey, http: &http.Client{
-		Transport:     transport,
-		Timeout:       changeWithin,
-		CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse },
-	}}
+	return &client{base: base, key: o.APIKey, http: httpdriver.NewClient(via)}
 }
 
-// reply is one answer, read to its end.
+// reply is one answer. Its Method holds the path too, for errors.
 type reply struct {
-	what   string // method and path, for errors
-	status int
-	header http.Header
-	body   []byte
-	mask   func(string) string
+	httpdriver.Answer
+	mask func(string) string
 }
 
 // get reads path.
@@ -73,11 +60,15 @@ func (c *client) get(ctx context.Context, path string) (*reply, error) {
 	return c.send(ctx, http.MethodGet, path, nil, readWithin, nil)
 }
 
-// post sends body. secrets are values in it that no error may repeat.
+// post sends a change, unless ctx is over: a caller that stood still learns of
+// that only by asking. secrets are values in body that no error may repeat.
 func (c *client) post(ctx context.Context, path string, body any, secrets []string) (*reply, error) {
 	text, err := json.Marshal(body)
 	if err != nil {
 		return nil, box.Errorf(box.ClassInternal, "write the request to %s: it cannot be written as JSON", path)
+	}
+	if err := ended(ctx); err != nil {
+		return nil, err
 	}
 	return c.send(ctx, http.MethodPost, path, text, changeWithin, secrets)
 }
@@ -85,63 +76,33 @@ func (c *client) post(ctx context.Context, path string, body any, secrets []stri
 func (c *client) send(ctx context.Context, method, path string, body []byte, within time.Duration, secrets []string) (*reply, error) {
 	ctx, cancel := context.WithTimeout(ctx, within)
 	defer cancel()
-	what := method + " " + path
 	req, err := http.NewRequestWithContext(ctx, method, c.base.JoinPath(path).String(), bytes.NewReader(body))
 	if err != nil {
-		return nil, box.Errorf(box.ClassInternal, "%s: it is no address", what)
+		return nil, box.Errorf(box.ClassInternal, "%s %s: it is no address", method, path)
 	}
 	req.Header.Set("X-API-Key", c.key.Reveal())
 	req.Header.Set("Accept", "application/json")
 	if body != nil {
 		req.Header.Set("Content-Type", "application/json")
 	}
-	resp, err := c.http.Do(req)
+	answer, err := httpdriver.Do(c.http, req)
 	if err != nil {
-		return nil, broken(what, err)
+		return nil, box.Errorf(box.ClassOf(err), "%s: %w", path, err)
 	}
-	defer resp.Body.Close()
-	text, err := io.ReadAll(io.LimitReader(resp.Body, maxAnswer+1))
-	if err != nil {
-		return nil, broken(what, err)
-	}
-	if len(text) > maxAnswer {
-		return nil, box.Errorf(box.ClassUnknown, "%s: the answer is longer than %d MiB", what, maxAnswer>>20)
-	}
-	secrets = append([]string{c.key.Reveal()}, secrets...)
-	mask := func(in string) string {
+	answer.Method += " " + path
+	return &reply{answer, masking(append(secrets, c.key.Reveal()))}, nil
+}
+
+// masking hides values in a text, the longest first: one may begin another.
+func masking(secrets []string) func(string) string {
+	secrets = slices.DeleteFunc(slices.Clone(secrets), func(value string) bool { return value == "" })
+	slices.SortFunc(secrets, func(a, b string) int { return cmp.Compare(len(b), len(a)) })
+	return func(text string) string {
 		for _, value := range secrets {
-			if value != "" {
-				in = strings.ReplaceAll(in, value, "[redacted]")
-			}
+			text = strings.ReplaceAll(text, value, "[redacted]")
 		}
-		return in
+		return text
 	}
-	return &reply{what: what, status: resp.StatusCode, header: resp.Header, body: text, mask: mask}, nil
-}
-
-// broken is a request without a whole answer: its outcome is not known.
-func broken(what string, err error) error {
-	class := box.ClassUnavailable
-	var netErr net.Error
-	switch {
-	case errors.Is(err, context.Canceled):
-		class = box.ClassCanceled
-	case errors.Is(err, context.DeadlineExceeded), errors.As(err, &netErr) && netErr.Timeout():
-		class = box.ClassDeadlineExceeded
-	}
-	if wrapped, ok := errors.AsType[*url.Error](err); ok {
-		err = wrapped.Err // its text repeats the method and the address
-	}
-	return box.Errorf(class, "%s: %w", what, err)
-}
-
-func (r *reply) ok() bool { return r.status >= 200 && r.status < 300 }
-
-// isJSON reports whether the answer says that it is JSON: a gateway and a login
-// page say HTML.
-func (r *reply) isJSON() bool {
-	kind, _, err := mime.ParseMediaType(r.header.Get("Content-Type"))
-	return err == nil && (kind == "application/json" || strings.HasSuffix(kind, "+json"))
 }
 
 // said is the service's own word for a refusal: {"error": …} or {"detail": …}.
@@ -150,7 +111,7 @@ func (r *reply) said() string {
 		Error  any `json:"error"`
 		Detail any `json:"detail"`
 	}
-	if !r.isJSON() || json.Unmarshal(r.body, &body) != nil {
+	if r.Decode(&body) != nil {
 		return ""
 	}
 	for _, field := range []any{body.Error, body.Detail} {
@@ -166,102 +127,78 @@ func (r *reply) said() string {
 // path says {"detail":"Not Found"}, as under a wrong base address.
 func (r *reply) absent() bool {
 	said := r.said()
-	return r.status == http.StatusNotFound && said != "" && !strings.EqualFold(strings.TrimRight(said, ". "), "not found")
+	return r.Status == http.StatusNotFound && said != "" && !strings.EqualFold(strings.TrimRight(said, ". "), "not found")
 }
 
-// decode reads the JSON of a success.
-func (r *reply) decode(out any) error {
-	if !r.ok() {
+// read reads the JSON of a success.
+func (r *reply) read(into any) error {
+	if !r.OK() {
 		return r.refusal()
 	}
-	if !r.isJSON() {
-		return box.Errorf(box.ClassUnknown, "%s: the answer is %q and not JSON; look whether the address is that of a runtime-api", r.what, clean(r.header.Get("Content-Type")))
-	}
-	if err := json.Unmarshal(r.body, out); err != nil {
-		// The text of the error may repeat a part of the answer, which holds keys.
-		return box.Errorf(box.ClassUnknown, "%s: the answer is not the JSON that is known; look again", r.what)
-	}
-	return nil
+	return r.Decode(into)
 }
 
 // done checks the answer to a change whose body is not needed.
 func (r *reply) done() error {
-	if r.ok() && len(bytes.TrimSpace(r.body)) == 0 {
+	if r.OK() && len(bytes.TrimSpace(r.Body)) == 0 {
 		return nil
 	}
 	var any json.RawMessage
-	return r.decode(&any)
+	return r.read(&any)
 }
 
 // refused reports whether the service has certainly not done what was asked.
 func (r *reply) refused() bool {
-	return r.status >= 400 && r.status < 500 && r.status != http.StatusRequestTimeout
-}
-
-// unsettled returns err for a call of which a change was carried out, or may
-// have been: a class that tells the caller that nothing was done becomes
-// Unavailable, so that it looks again.
-func unsettled(err error) error {
-	switch box.ClassOf(err) {
-	case box.ClassUnauthorized, box.ClassFailedPrecondition, box.ClassInvalid, box.ClassUnsupported, box.ClassAlreadyExists:
-		_, wait := classOf(err)
-		return &box.Error{Class: box.ClassUnavailable, RetryAfter: wait, Message: "it may be done, and the look afterwards failed; look again: " + err.Error()}
-	case "", box.ClassUnknown, box.ClassNotFound, box.ClassConflict, box.ClassExhausted, box.ClassUnavailable, box.ClassCanceled, box.ClassDeadlineExceeded, box.ClassInternal:
-	}
-	return err
-}
-
-// classOf reads the class and the wait of an error of this driver.
-func classOf(err error) (box.Class, time.Duration) {
-	if e, ok := errors.AsType[*box.Error](err); ok {
-		return e.Class, e.RetryAfter
-	}
-	return box.ClassUnknown, 0
+	return r.Status >= 400 && r.Status < 500 && r.Status != http.StatusRequestTimeout
 }
 
 // refusal is the error for an answer that is no success.
 func (r *reply) refusal() error {
-	class, next := box.ClassUnknown, "look again"
-	switch {
-	case r.status >= 300 && r.status < 400:
-		next = "it redirects, which is never followed with the key; look whether the address is that of a runtime-api and not of a login page"
-	case r.status == http.StatusUnauthorized, r.status == http.StatusForbidden:
-		class, next = box.ClassUnauthorized, "look whether the API key is right and the account may do this"
-	case r.status == http.StatusPaymentRequired:
-		class, next = box.ClassExhausted, "the account has no money left"
-	case r.status == http.StatusTooManyRequests:
-		class, next = box.ClassExhausted, "too many requests; try again later"
-	case r.status == http.StatusConflict, r.status == http.StatusLocked:
-		class, next = box.ClassConflict, "another change is under way, or the box is archived"
-	case r.status == http.StatusPreconditionFailed:
-		class, next = box.ClassFailedPrecondition, "the state of the box forbids it"
-	case r.status == http.StatusBadRequest, r.status == http.StatusUnprocessableEntity, r.status == http.StatusRequestEntityTooLarge:
-		class, next = box.ClassInvalid, "the service refuses the request; of a start, look at image, command, resource_factor and runtime_class"
-	case r.status == http.StatusNotFound:
-		next = "this 404 is not the service's word for an absent box; look whether the address is that of a runtime-api"
-	case r.status == http.StatusRequestTimeout, r.status == http.StatusTooEarly, r.status >= 500:
-		class, next = box.ClassUnavailable, "try again later"
-	}
-	message := r.what + ": " + strconv.Itoa(r.status) + " " + http.StatusText(r.status)
+	message := r.Method + ": " + strconv.Itoa(r.Status) + " " + http.StatusText(r.Status)
 	if said := clean(r.mask(r.said())); said != "" {
 		message += " (" + said + ")"
 	}
-	return &box.Error{Class: class, Message: message + ": " + next, RetryAfter: r.retryAfter()}
+	return &box.Error{Class: httpdriver.Class(r.Status), Message: message + ": " + r.next(), RetryAfter: httpdriver.RetryAfter(r.Header, r.date())}
 }
 
-// retryAfter is the wait that the service asks for, as seconds or as a date by
-// its own clock.
-func (r *reply) retryAfter() time.Duration {
-	text := r.header.Get("Retry-After")
-	wait := time.Duration(0)
-	if seconds, err := strconv.ParseInt(text, 10, 32); err == nil {
-		wait = time.Duration(seconds) * time.Second
-	} else if until, err := http.ParseTime(text); err == nil {
-		if now, err := http.ParseTime(r.header.Get("Date")); err == nil {
-			wait = until.Sub(now)
-		}
+// next is what to do about a refusal.
+func (r *reply) next() string {
+	switch r.Status {
+	case http.StatusPaymentRequired:
+		return "the account has no money left"
+	case http.StatusNotFound:
+		return "this 404 is not the service's word for an absent box; look whether the address is that of a runtime-api"
 	}
-	return min(max(wait, 0), maxRetryAfter)
+	switch httpdriver.Class(r.Status) {
+	case box.ClassUnauthorized:
+		return "look whether the API key is right and the account may do this"
+	case box.ClassExhausted:
+		return "too many requests, or a limit; try again later"
+	case box.ClassConflict:
+		return "another change is under way, or the box is archived"
+	case box.ClassFailedPrecondition:
+		return "the state of the box forbids it"
+	case box.ClassInvalid:
+		return "the service refuses the request; of a start, look at image, command, resource_factor and runtime_class"
+	case box.ClassUnsupported:
+		return "this install cannot do it; look whether it is a runtime-api, and how old"
+	case box.ClassUnavailable:
+		return "try again later"
+	case box.ClassUnknown, box.ClassNotFound, box.ClassAlreadyExists, box.ClassCanceled, box.ClassDeadlineExceeded, box.ClassInternal:
+	}
+	if r.Status >= 300 && r.Status < 400 {
+		return "it redirects, which is never followed with the key; look whether the address is that of a runtime-api and not of a login page"
+	}
+	return "look again"
+}
+
+// date is when the service answered, by its own clock if it says so: a wait that
+// is a date is by that clock.
+func (r *reply) date() time.Time {
+	if at, err := http.ParseTime(r.Header.Get("Date")); err == nil {
+		return at
+	}
+	return time.Now()
 }
 
 // clean makes what somebody else wrote fit for one line of a history.

@@ -110,6 +110,9 @@ func (d *Driver) existing(ctx context.Context, name string) (*session, error) {
 // start sends /start once. Whatever becomes of the answer, the session is read
 // again: what it shows is the box.
 func (d *Driver) start(ctx context.Context, name string, body startRequest, secrets []string) (*session, error) {
+	if err := ended(ctx); err != nil {
+		return nil, err // not sent, so nothing is in doubt
+	}
 	d.doubt(name)
 	var made session
 	r, err := d.api.post(ctx, "/start", body, secrets)
@@ -119,11 +122,11 @@ func (d *Driver) start(ctx context.Context, name string, body startRequest, secr
 	}
 	d.doubt(name) // from now on: it may have taken minutes
 	if err == nil {
-		err = r.decode(&made)
+		err = r.read(&made)
 	}
 	if err == nil && made.SessionID == name && made.RuntimeID != "" {
 		if err := d.single(ctx, name, made.RuntimeID); err != nil {
-			return nil, unsettled(err)
+			return nil, driver.Unsettled(err)
 		}
 	}
 	if over := ended(ctx); over != nil {
@@ -134,9 +137,9 @@ func (d *Driver) start(ctx context.Context, name string, body startRequest, secr
 	case s != nil: // also when the answer was lost, or is odd
 		return s, nil
 	case err != nil:
-		return nil, err
+		return nil, driver.Unsettled(err)
 	case unread != nil:
-		return nil, unsettled(unread)
+		return nil, driver.Unsettled(unread)
 	}
 	return nil, box.Errorf(box.ClassUnavailable, "session %s was started and is not shown yet; ask again", name)
 }

@@ -4,6 +4,7 @@ import (
 	"context"
 
 	"github.com/openhands/boxkeeper/box"
+	"github.com/openhands/boxkeeper/providers/driver"
 )
 
 // Delete stops the box, which deletes its volume, and returns when the service
@@ -25,7 +26,7 @@ func (d *Driver) Delete(ctx context.Context, ref box.Ref) (box.Observation, erro
 	for i, id := range doomed {
 		if err := d.stop(ctx, id); err != nil {
 			if i > 0 {
-				err = unsettled(err)
+				err = driver.Unsettled(err)
 			}
 			return box.Observation{}, err
 		}
@@ -34,7 +35,7 @@ func (d *Driver) Delete(ctx context.Context, ref box.Ref) (box.Observation, erro
 	for range 2 {
 		if seen, _, err = d.see(ctx, ref); err != nil {
 			if len(doomed) > 0 {
-				err = unsettled(err)
+				err = driver.Unsettled(err)
 			}
 			return box.Observation{}, err
 		}

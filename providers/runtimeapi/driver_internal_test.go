@@ -9,6 +9,7 @@ import (
 
 	"github.com/openhands/boxkeeper/box"
 	"github.com/openhands/boxkeeper/providers/driver"
+	"github.com/openhands/boxkeeper/providers/driver/httpdriver"
 )
 
 // answers is a service that plays back what it is told, one answer a request.
@@ -113,7 +114,7 @@ func FuzzAbsent(f *testing.F) {
 	f.Add(`{"detail":"Not Found"}`, "application/json")
 	f.Add(`<html>`, "text/html")
 	f.Fuzz(func(t *testing.T, body, kind string) {
-		r := &reply{status: http.StatusNotFound, header: http.Header{"Content-Type": {kind}}, body: []byte(body), mask: func(s string) string { return s }}
+		r := &reply{Answer: httpdriver.Answer{Status: http.StatusNotFound, Header: http.Header{"Content-Type": {kind}}, Body: []byte(body)}}
 		if !r.absent() {
 			return
 		}

@@ -298,9 +298,9 @@ func TestAnEndlessAnswerIsGivenUp(t *testing.T) {
 	require.NoError(t, err)
 	name := box.Identity{Installation: installation, Workspace: "a", Epoch: 1}.Name()
 	_, err = d.Observe(t.Context(), box.Ref{ID: "x", Name: name, Epoch: 1, Fingerprint: place})
-	wantClass(t, "observe", err, box.ClassUnknown)
+	wantClass(t, "observe", err, box.ClassUnavailable)
 	require.Contains(t, err.Error(), "longer than")
-	require.Less(t, body.read, 64<<20)
+	require.Less(t, body.read, 16<<20)
 }
 
 // TestA404OfSomebodyElseIsNoAbsence takes the list away too, which else speaks

@@ -53,28 +53,32 @@ func (d *Driver) change(ctx context.Context, ref box.Ref, do func(seen box.Obser
 // session says twice that it is paused.
 func (d *Driver) Suspend(ctx context.Context, ref box.Ref) (box.Observation, error) {
 	return d.change(ctx, ref, func(seen box.Observation) (box.Observation, error) {
-		looks := 1 // one more
-		if seen.Phase != box.PhaseSuspended {
-			if err := d.order(ctx, "/pause", ref); err != nil {
-				return box.Observation{}, err
-			}
-			looks = 2
+		if seen.Phase == box.PhaseSuspended {
+			return d.paused(ctx, ref)
 		}
-		for range looks {
-			var err error
-			if seen, _, err = d.see(ctx, ref); err != nil {
-				return box.Observation{}, unsettled(err)
-			}
-			switch seen.Phase {
-			case box.PhaseSuspended:
-			case box.PhaseGone:
-				return box.Observation{}, box.Errorf(box.ClassNotFound, "box %s ended while it was paused: %s", ref.Name, seen.Evidence)
-			case box.PhaseUnknown, box.PhaseStarting, box.PhaseRunning, box.PhaseFailed:
-				return box.Observation{}, &box.Error{Class: box.ClassUnavailable, RetryAfter: soon, Message: "box " + ref.Name + " is being paused (" + seen.Evidence + "); ask again"}
-			}
+		if err := d.order(ctx, "/pause", ref); err != nil {
+			return box.Observation{}, err
 		}
-		return seen, nil
+		if _, err := d.paused(ctx, ref); err != nil {
+			return box.Observation{}, driver.Unsettled(err)
+		}
+		seen, err := d.paused(ctx, ref)
+		return seen, driver.Unsettled(err)
 	})
+}
+
+// paused reads the box and returns it when it is suspended.
+func (d *Driver) paused(ctx context.Context, ref box.Ref) (box.Observation, error) {
+	seen, _, err := d.see(ctx, ref)
+	switch {
+	case err != nil:
+		return box.Observation{}, err
+	case seen.Phase == box.PhaseGone:
+		return box.Observation{}, box.Errorf(box.ClassNotFound, "box %s ended while it was paused: %s", ref.Name, seen.Evidence)
+	case seen.Phase != box.PhaseSuspended:
+		return box.Observation{}, &box.Error{Class: box.ClassUnavailable, RetryAfter: soon, Message: "box " + ref.Name + " is being paused (" + seen.Evidence + "); ask again"}
+	}
+	return seen, nil
 }
 
 // Resume resumes a paused or broken box. Its environment stays that of its
@@ -99,7 +103,7 @@ func (d *Driver) Resume(ctx context.Context, ref box.Ref, _ driver.Start) (box.O
 			return answer, nil
 		}
 		if seen, _, err = d.see(ctx, ref); err != nil {
-			return box.Observation{}, unsettled(err)
+			return box.Observation{}, driver.Unsettled(err)
 		}
 		if !awake(seen) {
 			return box.Observation{}, &box.Error{Class: box.ClassUnavailable, RetryAfter: soon, Message: "box " + ref.Name + " is being resumed (" + seen.Evidence + "); ask again"}
@@ -133,7 +137,7 @@ func (d *Driver) vanished(ctx context.Context, ref box.Ref, r *reply) error {
 	case seen.Phase == box.PhaseGone:
 		return box.Errorf(box.ClassNotFound, "box %s ended meanwhile: %s", ref.Name, seen.Evidence)
 	}
-	return box.Errorf(box.ClassUnknown, "%s says 404 for box %s, and /sessions says %s; look again", r.what, ref.ID, seen.Evidence)
+	return box.Errorf(box.ClassUnknown, "%s says 404 for box %s, and /sessions says %s; look again", r.Method, ref.ID, seen.Evidence)
 }
 
 // Endpoint reads the address and the key afresh: each resume changes the key,

@@ -17,6 +17,7 @@ import (
 
 	"github.com/openhands/boxkeeper/box"
 	"github.com/openhands/boxkeeper/providers/driver"
+	"github.com/openhands/boxkeeper/providers/driver/httpdriver"
 )
 
 var (
@@ -273,7 +274,10 @@ func (d *Driver) Fingerprint(ctx context.Context) (string, error) {
 
 // ErrorClass maps the errors of this driver.
 func (d *Driver) ErrorClass(err error) (box.Class, time.Duration) {
-	return classOf(err)
+	if e, ok := errors.AsType[*box.Error](err); ok {
+		return e.Class, e.RetryAfter
+	}
+	return box.ClassUnknown, 0
 }
 
 // own checks that ref is this installation's and was made here.
@@ -287,8 +291,8 @@ func (d *Driver) own(ctx context.Context, ref box.Ref) error {
 		return box.Errorf(box.ClassFailedPrecondition, "box %q, epoch %d, is not of installation %s", ref.Name, ref.Epoch, d.installation)
 	case ref.Fingerprint != d.place:
 		return box.Errorf(box.ClassFailedPrecondition, "the box was made in %q, this is %q", ref.Fingerprint, d.place)
-	case ref.ID == "":
-		return box.Errorf(box.ClassFailedPrecondition, "the ref of box %s lacks the service's own id", ref.Name)
+	case !httpdriver.PathSafe(ref.ID):
+		return box.Errorf(box.ClassFailedPrecondition, "the ref of box %s lacks the service's own id, or holds one that is none", ref.Name)
 	}
 	return nil
 }

@@ -6,6 +6,7 @@ import (
 	"strings"
 
 	"github.com/openhands/boxkeeper/box"
+	"github.com/openhands/boxkeeper/providers/driver/httpdriver"
 )
 
 // session is what the service says of one box. Fields may be null or missing.
@@ -86,14 +87,14 @@ func (d *Driver) look(ctx context.Context, name string) (*session, error) {
 // readSession reads an answer about the session of a name.
 func readSession(r *reply, name string) (*session, error) {
 	var s session
-	if err := r.decode(&s); err != nil {
+	if err := r.read(&s); err != nil {
 		return nil, err
 	}
 	switch {
 	case s.SessionID != name:
-		return nil, box.Errorf(box.ClassUnknown, "%s: the answer is about session %q and not %q; look again", r.what, clean(s.SessionID), name)
-	case s.RuntimeID == "" || clean(s.RuntimeID) != s.RuntimeID || strings.Contains(s.RuntimeID, " "):
-		return nil, box.Errorf(box.ClassUnknown, "%s: the answer names no runtime_id; look again", r.what)
+		return nil, box.Errorf(box.ClassUnknown, "%s: the answer is about session %q and not %q; look again", r.Method, clean(s.SessionID), name)
+	case !httpdriver.PathSafe(s.RuntimeID):
+		return nil, box.Errorf(box.ClassUnknown, "%s: the answer names no runtime_id, or none that can be in an address; look again", r.Method)
 	}
 	return &s, nil
 }
@@ -121,11 +122,11 @@ func (d *Driver) listed(ctx context.Context) (all []session, whole bool, err err
 		Total    *int       `json:"total"`
 		Runtimes *[]session `json:"runtimes"`
 	}
-	if err := r.decode(&list); err != nil {
+	if err := r.read(&list); err != nil {
 		return nil, false, err
 	}
 	if list.Runtimes == nil {
-		return nil, false, box.Errorf(box.ClassUnknown, "%s: the answer holds no list of boxes; look again", r.what)
+		return nil, false, box.Errorf(box.ClassUnknown, "%s: the answer holds no list of boxes; look again", r.Method)
 	}
 	whole = list.Total != nil && *list.Total == len(*list.Runtimes)
 	for _, s := range *list.Runtimes {
