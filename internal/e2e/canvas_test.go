@@ -231,8 +231,7 @@ func TestDigitalOceanSessionsInCanvas(t *testing.T) { //nolint:tparallel // its 
 		t.Log("where the policy lets the service lead, its pause is noticed without a wake, and ours is the net")
 		a := atDigitalOcean(t, "canvas-led", digitaloceantest.Options{})
 		l, u := a.l, &user{l: a.l, wrote: map[string][]string{}}
-		l.start(box.Policy{Idle: box.Duration(10 * time.Minute), Lead: box.LeadProvider})
-		l.await(box.StateRunning)
+		l.create("--idle", "10m", "--lead", "provider")
 		require.Contains(t, strings.Join(a.bodies(digitaloceantest.OpConfigCreate), ""), "idle_timeout: 10m")
 		replyOf[box.ConnectAnswer](l, "box", "connect", l.ws, "--holder", "turn", "--kind", "operation", "--lease", "1h")
 		u.converse(2)
