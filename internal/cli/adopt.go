@@ -49,7 +49,7 @@ func (a *Shared) adoptCommand() *cobra.Command {
 		if row.Adopt == box.No {
 			return box.Errorf(box.ClassUnsupported, "provider %s cannot take over a box that is there; create one and copy what you need", built.Provider)
 		}
-		plan, err := box.Plan(built.Policy, row)
+		arranged, err := plan(built.Policy, row)
 		if err != nil {
 			return err
 		}
@@ -60,7 +60,7 @@ func (a *Shared) adoptCommand() *cobra.Command {
 		defer s.close()
 		ctx, cancel := ask.bound(c.Context())
 		defer cancel()
-		out := creation{Workspace: workspace, WorkflowID: box.WorkflowID(workspace), Plan: plan}
+		out := creation{Workspace: workspace, WorkflowID: box.WorkflowID(workspace), Plan: arranged}
 		if err := s.adopt(ctx, box.Input{Spec: built, Capabilities: row}, ask.request(), &out); err != nil {
 			return err
 		}

@@ -64,11 +64,11 @@ func (a *Shared) createCommand() *cobra.Command {
 		if err != nil {
 			return err
 		}
-		plan, err := box.Plan(built.Policy, row)
+		arranged, err := plan(built.Policy, row)
 		if err != nil {
 			return err
 		}
-		out := creation{Workspace: built.Workspace, WorkflowID: box.WorkflowID(built.Workspace), DryRun: dryRun, Plan: plan}
+		out := creation{Workspace: built.Workspace, WorkflowID: box.WorkflowID(built.Workspace), DryRun: dryRun, Plan: arranged}
 		if dryRun {
 			return a.show(c, out, func(p *page) { p.creation(out) })
 		}

@@ -40,6 +40,22 @@ func TestAProviderThatNobodyServesUsesUpNoID(t *testing.T) {
 	})
 }
 
+// What a provider can do is the workers' to know where this machine has no instance
+// of its name: a policy that asks for its own timer is not refused for that.
+func TestAProviderThatIsNotKnownHereMayLead(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		fake := newFake()
+		got := runWith(t, fake, "box", "create", "mine", "--provider", "cloud", "--lead", "provider", "--idle", "10m")
+		require.Equal(t, 0, got.code, got.stderr)
+		require.Len(t, fake.started, 1)
+		known := runWith(t, fake, "box", "create", "other", "--lead", "provider", "--idle", "10m")
+		assert.Equal(t, 2, known.code, "this machine knows that a local box has no such timer")
+		assert.Contains(t, known.stderr, "policy.lead: provider local has no idle timer")
+		require.Len(t, fake.started, 1)
+	})
+}
+
 func started(continued string) *historypb.HistoryEvent {
 	return &historypb.HistoryEvent{Attributes: &historypb.HistoryEvent_WorkflowExecutionStartedEventAttributes{
 		WorkflowExecutionStartedEventAttributes: &historypb.WorkflowExecutionStartedEventAttributes{ContinuedExecutionRunId: continued},

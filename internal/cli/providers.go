@@ -84,6 +84,16 @@ func (a *Shared) capabilities(name string) (box.Capabilities, error) {
 	return all.Row(p.Driver, settings), nil
 }
 
+// plan is [box.Plan] as far as this machine knows the provider. Of one that it does
+// not know it cannot say that its own idle timer cannot lead: the workers refuse
+// that, with the field named.
+func plan(p box.Policy, row box.Capabilities) (box.Arrangement, error) {
+	if row.Driver == "" && !p.Idle.IsNever() {
+		p.Lead = ""
+	}
+	return box.Plan(p, row)
+}
+
 // checkProviders asks each instance where it is. It makes no key and no
 // directory: without them there are no boxes yet.
 func (a *Shared) checkProviders(ctx context.Context, cfg config.Config, out *checks) {

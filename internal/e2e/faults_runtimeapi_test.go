@@ -66,7 +66,7 @@ func TestFaultsAtRuntimeAPI(t *testing.T) {
 		}},
 		"not-found-for-a-moment": {runtimeapitest.Options{}, func(a *runtimeAPI) script {
 			absent := func() {
-				a.spoil(runtimeapitest.Fault{Op: runtimeapitest.OpSession, Times: 1, Status: http.StatusNotFound, Body: `{"error":"Runtime not found"}`})
+				a.spoil(runtimeapitest.Fault{Op: runtimeapitest.OpSession, Times: 3, Status: http.StatusNotFound, Body: `{"error":"Runtime not found"}`})
 			}
 			return script{suspend: absent, resume: absent, remove: absent}
 		}},

@@ -139,11 +139,14 @@ func (i *installation) requireLedger(ws string) {
 	require.Equal(i.t, exports.KindDeleted, entries[len(entries)-1].Kind)
 }
 
+// cacheFile is what fillCache makes, below a box's directory.
+const cacheFile = "home/.cache/pip/http-v2/x.body"
+
 func fillCache(t *testing.T, boxDir string) {
 	t.Helper()
-	dir := filepath.Join(boxDir, "home", ".cache", "pip", "http-v2")
-	require.NoError(t, os.MkdirAll(dir, 0o700))
-	file, err := os.OpenFile(filepath.Join(dir, "x.body"), os.O_CREATE|os.O_WRONLY|os.O_TRUNC, 0o600)
+	name := filepath.Join(boxDir, cacheFile)
+	require.NoError(t, os.MkdirAll(filepath.Dir(name), 0o700))
+	file, err := os.OpenFile(name, os.O_CREATE|os.O_WRONLY|os.O_TRUNC, 0o600)
 	require.NoError(t, err)
 	_, err = file.Write(make([]byte, 4<<20))
 	require.NoError(t, err)

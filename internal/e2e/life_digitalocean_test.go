@@ -2,6 +2,7 @@ package e2e_test
 
 import (
 	"net/http"
+	"strings"
 	"testing"
 	"time"
 
@@ -46,7 +47,10 @@ func (a *managedAgents) life(t *testing.T, name string, clock *skippedClock) *li
 }
 
 func (a *managedAgents) place() place {
-	return place{fill: func() { a.disks.only().fill(a.l.t) }, books: a.books, requests: func() int { return len(a.Requests()) }, idle: func() { a.l.pass(20 * time.Minute) }}
+	return place{
+		fill: func() { a.disks.only().fill(a.l.t) }, filled: func() bool { return a.disks.only().filled() },
+		books: a.books, requests: func() int { return len(a.Requests()) }, idle: func() { a.l.pass(20 * time.Minute) },
+	}
 }
 
 func (a *managedAgents) books() books {
@@ -78,8 +82,41 @@ func TestALifeAtDigitalOcean(t *testing.T) {
 	require.Empty(t, audit.Double)
 	require.Empty(t, audit.Alive)
 	require.Len(t, audit.Deleted, 1)
+	require.Zero(t, a.environments(), "its environment is left, with its secrets")
 	st := a.Bill()[0]
 	require.Equal(t, map[string]int{"manual": 2}, st.Pauses, "the service was first")
 	require.Equal(t, map[string]int{"resume": 1}, st.Wakes)
 	require.Equal(t, 1, a.disks.only().started(), "its processes live through a pause")
+}
+
+// TestAPlainAgentServerAtDigitalOcean lives in a session as the OpenHands template
+// of the service makes it: with the agent-server and no boxd. Its conversations are
+// kept; that nobody knows of its files is said before they are lost.
+func TestAPlainAgentServerAtDigitalOcean(t *testing.T) {
+	t.Parallel()
+	a := atDigitalOcean(t, "do-plain", digitaloceantest.Options{})
+	a.disks.plain = true
+	l, u := a.l, &user{l: a.l, wrote: map[string][]string{}}
+	l.create()
+	u.converse(2)
+	u.converse(1)
+	l.pass(20 * time.Minute)
+	s := l.await(box.StateSuspended)
+	require.Equal(t, u.events(), s.Export.Events)
+	require.Empty(t, l.why().Failure)
+	replyOf[box.ConnectAnswer](l, "box", "connect", l.ws, "--holder", "canvas", "--lease", "1h")
+	l.await(box.StateRunning)
+	u.goOn()
+	replyOf[box.ActionAnswer](l, "box", "release", l.ws, "--holder", "canvas")
+	l.pass(20 * time.Minute)
+	l.await(box.StateSuspended)
+	loss := replyOf[box.Loss](l, "box", "delete", l.ws)
+	require.Equal(t, u.events(), loss.Events)
+	require.Contains(t, strings.Join(loss.NotExported, "; "), "workspace")
+	t.Log(strings.Join(loss.NotExported, "; "))
+	l.do("box", "confirm", l.ws, "--token", loss.Token, "--by", "ann")
+	l.through(box.StateBoxArchived)
+	require.Empty(t, a.Audit().Alive)
+	require.Len(t, a.Audit().Deleted, 1)
+	u.requireKept()
 }

@@ -129,6 +129,12 @@ func (c *containers) place() place {
 			fillCache(c.t, c.dir)
 			c.copyIn("home")
 		},
+		filled: func() bool {
+			s, err := c.l.status()
+			require.NoError(c.t, err)
+			_, err = c.api.ContainerStatPath(c.t.Context(), s.Ref.ID, client.ContainerStatPathOptions{Path: "/box/" + cacheFile})
+			return err == nil
+		},
 		begin: func(messages int) string {
 			require.NoError(c.t, os.MkdirAll(filepath.Join(c.dir, "conversations"), 0o755))
 			said := agentservertest.Conversation{}

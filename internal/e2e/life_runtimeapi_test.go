@@ -43,7 +43,10 @@ func atRuntimeAPI(t *testing.T, name string, o runtimeapitest.Options) *runtimeA
 }
 
 func (a *runtimeAPI) place() place {
-	return place{fill: func() { a.disks.only().fill(a.l.t) }, books: a.books, requests: func() int { return len(a.Calls()) }, idle: func() { a.l.pass(16 * time.Minute) }}
+	return place{
+		fill: func() { a.disks.only().fill(a.l.t) }, filled: func() bool { return a.disks.only().filled() },
+		books: a.books, requests: func() int { return len(a.Calls()) }, idle: func() { a.l.pass(16 * time.Minute) },
+	}
 }
 
 func (a *runtimeAPI) books() books {

@@ -127,6 +127,11 @@ func (o *room) fill(t *testing.T) {
 	fillCache(t, o.root)
 }
 
+func (o *room) filled() bool {
+	_, err := os.Stat(filepath.Join(o.root, cacheFile))
+	return err == nil
+}
+
 func (o *room) lastUse() time.Time {
 	o.mu.Lock()
 	defer o.mu.Unlock()

@@ -224,16 +224,6 @@ func (l *life) create(flags ...string) box.Status {
 	return l.await(box.StateRunning)
 }
 
-// start starts the workspace as a program does, with what the provider can do.
-func (l *life) start(p box.Policy) {
-	l.t.Helper()
-	_, err := cli.Start(l.t.Context(), l.node.client, box.Input{
-		Spec:         box.Spec{Version: box.WireVersion, Workspace: l.ws, Owner: "ann", Provider: l.provider.Name(), Policy: p},
-		Capabilities: l.provider.Capabilities(),
-	})
-	require.NoError(l.t, err)
-}
-
 func (l *life) status() (box.Status, error) {
 	var s box.Status
 	return s, cli.Query(l.t.Context(), l.node.client, l.ws, box.QueryStatus, &s)
