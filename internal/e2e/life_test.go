@@ -133,15 +133,13 @@ func wholeLife(t *testing.T, l *life, at place, flags ...string) {
 	step("the books stay as they are after the delete, and the closed workspace refuses to wake")
 }
 
-// TestALifeInMemory proves the harness of these tests at the fake that is in this
-// repository for all to read.
-func TestALifeInMemory(t *testing.T) {
-	t.Parallel()
+// inMemory is a life at the fake cloud of fakebox, with a handler of ours in each
+// box.
+func inMemory(t *testing.T, name string, row box.Capabilities) (*life, *fakebox.Cloud, *rooms) {
+	t.Helper()
 	clock := &skippedClock{}
 	disks := newRooms(t, clock)
 	handlers := map[string]string{}
-	row := fakebox.DefaultRow()
-	row.MemoryKept = box.Yes // so the agent-server is the same after a resume
 	cloud := fakebox.New(&fakebox.Options{Row: row, Now: clock.Now, AgentServer: func(name string) string {
 		if handlers[name] == "" { // a cloud calls it under its lock
 			web := &http.Server{Handler: disks.of(name).start(""), ReadHeaderTimeout: time.Minute}
@@ -150,7 +148,16 @@ func TestALifeInMemory(t *testing.T) {
 		}
 		return handlers[name]
 	}})
-	l := newLife(t, "life-in-memory", clock, cloud.Driver(livesInstallation))
+	return newLife(t, name, clock, cloud.Driver(livesInstallation)), cloud, disks
+}
+
+// TestALifeInMemory proves the harness of these tests at the fake that is in this
+// repository for all to read.
+func TestALifeInMemory(t *testing.T) {
+	t.Parallel()
+	row := fakebox.DefaultRow()
+	row.MemoryKept = box.Yes // so the agent-server is the same after a resume
+	l, cloud, disks := inMemory(t, "life-in-memory", row)
 	name := box.Identity{Installation: livesInstallation, Workspace: l.ws, Epoch: 1}.Name()
 	wholeLife(t, l, place{
 		fill:     func() { disks.only().fill(t) },
@@ -172,4 +179,36 @@ func TestALifeInMemory(t *testing.T) {
 			return out
 		},
 	})
+}
+
+// TestASuspendedBoxGivesItsMemoryUp: an hour after its suspend a frozen box holds
+// its files only, and nothing else of its life changes.
+func TestASuspendedBoxGivesItsMemoryUp(t *testing.T) {
+	t.Parallel()
+	row := fakebox.DefaultRow()
+	row.MemoryKept, row.Deepen = box.Yes, box.Yes
+	l, cloud, _ := inMemory(t, "gives-memory-up", row)
+	name := box.Identity{Installation: livesInstallation, Workspace: l.ws, Epoch: 1}.Name()
+	l.create()
+	l.rest()
+	l.pass(20 * time.Minute)
+	s := l.await(box.StateSuspended)
+	l.pass(2 * time.Hour)
+	deep, _ := cloud.Statement(name)
+	require.InDelta(t, time.Hour, deep.Memory, float64(10*time.Minute), "how long its memory was billed")
+	l.pass(2 * time.Hour)
+	later, _ := cloud.Statement(name)
+	require.Equal(t, deep.Memory, later.Memory)
+	require.Zero(t, later.Wakes, "it woke on the way")
+	now, err := l.status()
+	require.NoError(t, err)
+	require.Equal(t, box.StateSuspended, now.State)
+	require.Equal(t, s.SuspendedSince, now.SuspendedSince, "the paused TTL goes on")
+	replyOf[box.ConnectAnswer](l, "box", "connect", l.ws, "--holder", "canvas", "--lease", "1h")
+	l.await(box.StateRunning)
+	replyOf[box.ActionAnswer](l, "box", "release", l.ws, "--holder", "canvas")
+	loss := replyOf[box.Loss](l, "box", "delete", l.ws)
+	l.do("box", "confirm", l.ws, "--token", loss.Token, "--by", "ann")
+	l.await(box.StateBoxArchived)
+	golden(t, l.node.engine.Address(), l.ws, "gives-memory-up")
 }
