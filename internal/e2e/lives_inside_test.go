@@ -41,7 +41,8 @@ type room struct {
 	server *agentservertest.Server
 	faults agentservertest.Faults
 	used   time.Time
-	starts int // of its processes
+	busy   bool // it is used all the time
+	starts int  // of its processes
 }
 
 func newRooms(t *testing.T, clock *skippedClock) *rooms {
@@ -117,6 +118,9 @@ func (o *room) tick(server *agentservertest.Server, r *http.Request) {
 		o.used = o.in.clock.Now()
 	}
 	faults := o.faults
+	if o.busy {
+		o.used = o.in.clock.Now()
+	}
 	faults.Idle = max(o.in.clock.Now().Sub(o.used), time.Nanosecond)
 	server.Break(faults)
 }
@@ -130,6 +134,12 @@ func (o *room) fill(t *testing.T) {
 func (o *room) filled() bool {
 	_, err := os.Stat(filepath.Join(o.root, cacheFile))
 	return err == nil
+}
+
+func (o *room) setBusy(on bool) {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	o.busy = on
 }
 
 func (o *room) lastUse() time.Time {
