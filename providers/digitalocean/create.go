@@ -115,11 +115,29 @@ func (d *Driver) held(ctx context.Context, name string) (*session, error) {
 			return nil, err
 		}
 		if s.Name != name || !mine || !validID(s.ID) {
+			if stands, err := d.stands(ctx, s.ID); err != nil {
+				return nil, err
+			} else if !stands {
+				continue
+			}
 			return nil, box.Errorf(box.ClassAlreadyExists, "session %s is called %s and was not made by this installation, so it was left alone; give it another name or use another workspace", s.ID, s.Name)
 		}
 		return &s, nil
 	}
 	return nil, nil //nolint:nilnil // there is none, which is an answer
+}
+
+// stands reports whether a session of a list is there. A list may be behind: one
+// that was destroyed, its environment with it, is nobody's.
+func (d *Driver) stands(ctx context.Context, id string) (bool, error) {
+	if !validID(id) {
+		return true, nil
+	}
+	s, err := d.api.session(ctx, id)
+	if statusOf(err) == http.StatusNotFound {
+		return false, nil
+	}
+	return err == nil && !over(s.Status), err
 }
 
 // earlier returns what was ever made from the environments of a box that has no

@@ -269,6 +269,21 @@ func TestAListWithoutTheBoxIsNoProof(t *testing.T) {
 	require.Len(t, p.sane(t).Created[ref.Name], 1)
 }
 
+// A list that is behind shows a session that is destroyed, whose environment is
+// gone with it: that is no box of somebody else.
+func TestAListThatStillHasTheBoxIsNoStranger(t *testing.T) {
+	t.Parallel()
+	p := newPlace(t, fake.Options{})
+	d := p.new(t, installation)
+	ref := made(t, p, d, "w")
+	p.service.Inject(fake.Fault{Op: fake.OpList, Stale: true, Times: -1}) // as it was now
+	gone, err := d.Delete(t.Context(), ref)
+	require.NoError(t, err)
+	require.Equal(t, box.PhaseGone, gone.Phase)
+	_, err = p.new(t, installation).Create(t.Context(), createRequest("w")) // by a worker that remembers nothing
+	require.NotEqual(t, box.ClassAlreadyExists, box.ClassOf(err), "%v", err)
+}
+
 func TestATeamWithoutMoney(t *testing.T) {
 	t.Parallel()
 	for _, status := range []int{http.StatusPaymentRequired, http.StatusForbidden} {
