@@ -1,6 +1,7 @@
 package digitalocean_test
 
 import (
+	"context"
 	"net/http"
 	"slices"
 	"testing"
@@ -16,6 +17,15 @@ import (
 	"github.com/openhands/boxkeeper/providers/drivertest"
 )
 
+// tester is a test, or one case of a property.
+type tester interface {
+	require.TestingT
+	Helper()
+	Cleanup(func())
+	Context() context.Context
+	Fatalf(format string, args ...any)
+}
+
 // place is one team at a fake of the service.
 type place struct {
 	service   *digitaloceantest.Server
@@ -23,7 +33,7 @@ type place struct {
 }
 
 // newPlace starts a fake whose clock moves with each request.
-func newPlace(t testing.TB, opts digitaloceantest.Options) place {
+func newPlace(t tester, opts digitaloceantest.Options) place {
 	t.Helper()
 	if opts.Tick == 0 {
 		opts.Tick = 200 * time.Millisecond
@@ -35,7 +45,7 @@ func newPlace(t testing.TB, opts digitaloceantest.Options) place {
 }
 
 // new returns a driver; poll is how often it looks, in real time.
-func (p place) new(t testing.TB, installation string, change ...func(*digitalocean.Options)) *digitalocean.Driver {
+func (p place) new(t tester, installation string, change ...func(*digitalocean.Options)) *digitalocean.Driver {
 	t.Helper()
 	o := digitalocean.Options{Token: digitaloceantest.DefaultToken, Transport: p.transport, PollEvery: time.Millisecond}
 	for _, c := range change {
@@ -47,7 +57,7 @@ func (p place) new(t testing.TB, installation string, change ...func(*digitaloce
 }
 
 // client is somebody else's client of the same team.
-func (p place) client(t testing.TB) *godo.Client {
+func (p place) client(t tester) *godo.Client {
 	t.Helper()
 	c, err := godo.New(&http.Client{Transport: colleague{p.transport}})
 	require.NoError(t, err)
@@ -63,7 +73,7 @@ func (c colleague) RoundTrip(r *http.Request) (*http.Response, error) {
 }
 
 // stray makes a session as a person does.
-func (p place) stray(t testing.TB, name string) string {
+func (p place) stray(t tester, name string) string {
 	t.Helper()
 	c := p.client(t)
 	env, _, err := c.HostedAgents.CreateEnvironment(t.Context(), &godo.HostedEnvironmentCreateRequest{
@@ -76,7 +86,7 @@ func (p place) stray(t testing.TB, name string) string {
 }
 
 // statement is the bill of a session.
-func (p place) statement(t testing.TB, id string) digitaloceantest.Statement {
+func (p place) statement(t tester, id string) digitaloceantest.Statement {
 	t.Helper()
 	for _, s := range p.service.Bill() {
 		if s.ID == id {
@@ -88,7 +98,7 @@ func (p place) statement(t testing.TB, id string) digitaloceantest.Statement {
 }
 
 // sane checks what must hold after whatever happened.
-func (p place) sane(t testing.TB) digitaloceantest.Audit {
+func (p place) sane(t tester) digitaloceantest.Audit {
 	t.Helper()
 	audit := p.service.Audit()
 	require.Empty(t, audit.Double, "two live sessions of one name")

@@ -41,44 +41,59 @@ func (d *Driver) Create(ctx context.Context, req driver.CreateRequest) (box.Obse
 	if ref.Fingerprint, err = d.Fingerprint(ctx); err != nil {
 		return box.Observation{}, err
 	}
-	held, err := d.held(ctx, name)
+	found, from, err := d.find(ctx, ref, want.name)
 	if err != nil {
 		return box.Observation{}, err
 	}
-	if held == nil {
-		id := ""
-		all, err := d.api.environments(ctx)
-		if err != nil {
-			return box.Observation{}, err
-		}
-		if held, id, err = d.earlier(ctx, ref, want.name, all); err != nil {
-			return box.Observation{}, err
-		}
-		if held == nil {
-			held, err = d.takenOver(ctx, ref, all)
-			if err != nil {
-				return box.Observation{}, err
-			}
-		}
-		if held == nil {
-			if held, err = d.make(ctx, name, id, want); err != nil {
-				return box.Observation{}, err
-			}
-		}
+	if found != "" { // a list may be behind, so the session is read
+		ref.ID = found
+		_, seen, err := d.look(ctx, ref)
+		return seen, err
 	}
-	if held.IdleSeconds == nil && held.Status != godo.HostedAgentSessionStatusDestroyed {
-		// The timers are to be what the service says that it keeps.
-		read, err := d.api.session(ctx, held.ID)
-		switch {
-		case statusOf(err) == http.StatusNotFound:
-			return box.Observation{}, box.Errorf(box.ClassUnavailable, "session %s was made and is not found yet; look again", held.ID)
-		case err != nil:
-			return box.Observation{}, err
-		}
-		held = &read
+	made, err := d.make(ctx, name, from, want)
+	if err != nil {
+		return box.Observation{}, err
 	}
-	ref.ID = held.ID
-	return d.observation(ref, *held), nil
+	ref.ID = made.ID
+	if made.IdleSeconds != nil {
+		return d.observation(ref, *made), nil
+	}
+	// The timers are to be what the service says that it keeps.
+	_, seen, err := d.look(ctx, ref)
+	if err == nil && seen.Phase == box.PhaseGone {
+		err = box.Errorf(box.ClassUnavailable, "session %s was made and is not found; look again", made.ID)
+	}
+	if err != nil {
+		return box.Observation{}, err
+	}
+	return seen, nil
+}
+
+// find returns the id of the session that is, or was, the box of ref: one that
+// lives, one that its environments were used for, or one that was taken over. It
+// also returns the id of the environment called want, if that is there.
+func (d *Driver) find(ctx context.Context, ref box.Ref, want string) (found, from string, err error) {
+	held, err := d.held(ctx, ref.Name)
+	if err != nil || held != nil {
+		return idOf(held), "", err
+	}
+	all, err := d.api.environments(ctx)
+	if err != nil {
+		return "", "", err
+	}
+	made, from, err := d.earlier(ctx, ref, want, all)
+	if err != nil || made != nil {
+		return idOf(made), from, err
+	}
+	taken, err := d.takenOver(ctx, ref, all)
+	return idOf(taken), from, err
+}
+
+func idOf(s *session) string {
+	if s == nil {
+		return ""
+	}
+	return s.ID
 }
 
 // mostName is the service's limit [openapi Jul 2026].

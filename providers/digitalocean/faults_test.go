@@ -19,7 +19,7 @@ import (
 const poor = fake.DefaultToken // whose balance it is
 
 // made creates the box of a workspace and waits until it runs.
-func made(t testing.TB, p place, d *digitalocean.Driver, workspace string) box.Ref {
+func made(t tester, p place, d *digitalocean.Driver, workspace string) box.Ref {
 	t.Helper()
 	seen, err := d.Create(t.Context(), createRequest(workspace))
 	require.NoError(t, err)
@@ -31,7 +31,7 @@ func made(t testing.TB, p place, d *digitalocean.Driver, workspace string) box.R
 }
 
 // gone deletes a box and checks that nothing is paid for afterwards.
-func gone(t testing.TB, p place, d *digitalocean.Driver, ref box.Ref) {
+func gone(t tester, p place, d *digitalocean.Driver, ref box.Ref) {
 	t.Helper()
 	_, err := d.Delete(t.Context(), ref)
 	require.NoError(t, err)

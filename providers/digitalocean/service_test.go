@@ -93,6 +93,10 @@ func (s *script) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	}
 	all := s.answers[key]
 	if len(all) == 0 {
+		if id, ok := strings.CutPrefix(key, "GET "+sessionsAt+"/"); ok && s.listed(id) != "" {
+			_, _ = io.WriteString(w, one(s.listed(id)))
+			return
+		}
 		w.WriteHeader(http.StatusTeapot)
 		return
 	}
@@ -103,6 +107,26 @@ func (s *script) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	w.Header().Set("Content-Type", "application/json")
 	w.WriteHeader(all[0].status)
 	_, _ = io.WriteString(w, all[0].body)
+}
+
+// listed is a session that some list shows.
+func (s *script) listed(id string) string {
+	for _, all := range s.answers {
+		for _, a := range all {
+			var page struct {
+				Sessions []json.RawMessage `json:"sessions"`
+			}
+			if json.Unmarshal([]byte(a.body), &page) != nil {
+				continue
+			}
+			for _, text := range page.Sessions {
+				if strings.Contains(string(text), `"session_id":"`+id+`"`) {
+					return string(text)
+				}
+			}
+		}
+	}
+	return ""
 }
 
 func (s *script) requests() []request {
