@@ -110,12 +110,39 @@ func (p place) sane(t tester) digitaloceantest.Audit {
 	return audit
 }
 
-type harness struct{ place }
+// harness is a place whose drivers talk over a line that the suite can break.
+type harness struct {
+	place
+	line *drivertest.Line
+	via  http.RoundTripper
+}
+
+func newHarness(t *testing.T, opts digitaloceantest.Options) harness {
+	t.Helper()
+	h := harness{place: newPlace(t, opts)}
+	h.line, h.via = drivertest.NewLineVia(t, h.transport)
+	t.Cleanup(func() { h.sane(t) })
+	return h
+}
 
 func (h harness) Driver(t *testing.T, installation string) driver.Driver {
 	t.Helper()
-	return h.new(t, installation)
+	return h.new(t, installation, func(o *digitalocean.Options) { o.Transport = h.via })
 }
+
+func (h harness) Line() *drivertest.Line { return h.line }
+
+func (h harness) Boxes(_ *testing.T, name string) int {
+	n := 0
+	for _, s := range h.service.Bill() {
+		if s.Name == name && s.Status != "DESTROYED" && s.Status != "DESTROYING" {
+			n++
+		}
+	}
+	return n
+}
+
+func (h harness) StateFields() []string { return []string{"status"} }
 
 func (h harness) Row() box.Capabilities { return digitalocean.Row(digitalocean.Options{}) }
 
@@ -175,9 +202,7 @@ func TestConformance(t *testing.T) {
 			t.Parallel()
 			drivertest.RunConformance(t, func(t *testing.T) drivertest.Harness {
 				t.Helper()
-				h := harness{newPlace(t, opts)}
-				t.Cleanup(func() { h.sane(t) })
-				return h
+				return newHarness(t, opts)
 			})
 		})
 	}
