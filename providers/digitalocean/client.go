@@ -3,7 +3,6 @@ package digitalocean
 import (
 	"context"
 	"encoding/json"
-	"fmt"
 	"net"
 	"net/http"
 	"net/url"
@@ -351,6 +350,3 @@ func validID(id string) bool {
 		return (c < 'a' || c > 'z') && (c < 'A' || c > 'Z') && (c < '0' || c > '9') && c != '-' && c != '_'
 	})
 }
-
-// String keeps the token out of every print of the struct.
-func (a *api) String() string { return fmt.Sprintf("the API at %s", a.regional.BaseURL) }

@@ -1,6 +1,7 @@
 package digitalocean_test
 
 import (
+	"bufio"
 	"context"
 	"io"
 	"net"
@@ -246,7 +247,7 @@ func TestWithoutAnIngressThereIsATunnel(t *testing.T) {
 	t.Parallel()
 	to := guest(t)
 	s, url := forwarded(t, func(ctx context.Context, c *websocket.Conn) { pipe(ctx, c, to) })
-	d := s.driver(t, func(o *digitalocean.Options) { o.BaseURL = url; o.TunnelIdle = 50 * time.Millisecond })
+	d := s.driver(t, func(o *digitalocean.Options) { o.BaseURL = url })
 	found, err := d.Endpoint(t.Context(), refOf("sess-1", "w"))
 	require.NoError(t, err)
 	require.Regexp(t, `^http://127\.0\.0\.1:\d+$`, found.URL)
@@ -271,18 +272,56 @@ func TestWithoutAnIngressThereIsATunnel(t *testing.T) {
 		}
 	}
 	require.Equal(t, 4, forwards, "one for each connection, and none before somebody connects")
-	// Nobody uses it any more.
+}
+
+// ask sends one request over a connection, which stays open.
+func ask(c net.Conn) error {
+	if _, err := io.WriteString(c, "POST /api/z HTTP/1.1\r\nHost: x\r\nContent-Length: 0\r\n\r\n"); err != nil {
+		return err
+	}
+	response, err := http.ReadResponse(bufio.NewReader(c), nil)
+	if err != nil {
+		return err
+	}
+	defer response.Body.Close()
+	_, err = io.ReadAll(response.Body)
+	return err
+}
+
+func TestATunnelEndsWhenNobodyUsesIt(t *testing.T) {
+	t.Parallel()
+	to := guest(t)
+	s, url := forwarded(t, func(ctx context.Context, c *websocket.Conn) { pipe(ctx, c, to) })
+	d := s.driver(t, func(o *digitalocean.Options) { o.BaseURL, o.TunnelIdle = url, 20*time.Millisecond })
+	dial := func(address string) (net.Conn, error) {
+		return new(net.Dialer).DialContext(t.Context(), "tcp", strings.TrimPrefix(address, "http://"))
+	}
+	var used net.Conn
+	address := ""
+	require.Eventually(t, func() bool { // it may end before somebody comes
+		found, err := d.Endpoint(t.Context(), refOf("sess-1", "w"))
+		require.NoError(t, err)
+		address = found.URL
+		if used, err = dial(address); err != nil {
+			return false
+		}
+		return ask(used) == nil
+	}, 20*time.Second, time.Millisecond)
+	again, err := d.Endpoint(t.Context(), refOf("sess-1", "w"))
+	require.NoError(t, err)
+	require.Equal(t, address, again.URL, "one for a session")
+	time.Sleep(100 * time.Millisecond) // longer than it is kept unused
+	require.NoError(t, ask(used))
+	require.NoError(t, used.Close())
 	require.Eventually(t, func() bool {
-		c, err := new(net.Dialer).DialContext(t.Context(), "tcp", strings.TrimPrefix(found.URL, "http://"))
+		c, err := dial(address)
 		if err == nil {
 			c.Close()
 		}
 		return err != nil
 	}, 20*time.Second, 100*time.Millisecond)
-	again, err := d.Endpoint(t.Context(), refOf("sess-1", "w"))
+	_, err = d.Endpoint(t.Context(), refOf("sess-1", "w")) // another one
 	require.NoError(t, err)
-	status, _ := fetch(t, again.URL+"/api/y", "")
-	require.Equal(t, 200, status)
 }
 
 func TestATunnelSaysWhyItCannot(t *testing.T) {

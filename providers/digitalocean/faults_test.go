@@ -11,6 +11,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/openhands/boxkeeper/box"
+	"github.com/openhands/boxkeeper/internal/race"
 	"github.com/openhands/boxkeeper/providers/digitalocean"
 	fake "github.com/openhands/boxkeeper/providers/digitalocean/digitaloceantest"
 	"github.com/openhands/boxkeeper/providers/driver"
@@ -454,7 +455,7 @@ func TestFaultsOfEveryKindAnywhere(t *testing.T) {
 		t.Run(string(op), func(t *testing.T) {
 			t.Parallel()
 			for what, f := range kinds {
-				for skip := range 2 {
+				for skip := range max(1, 2/race.Slowness) {
 					f.Op, f.Skip = op, skip
 					lifeUnder(t, what, f)
 				}

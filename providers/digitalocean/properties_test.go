@@ -9,6 +9,7 @@ import (
 	"pgregory.net/rapid"
 
 	"github.com/openhands/boxkeeper/box"
+	"github.com/openhands/boxkeeper/internal/race"
 	"github.com/openhands/boxkeeper/providers/digitalocean"
 	fake "github.com/openhands/boxkeeper/providers/digitalocean/digitaloceantest"
 	"github.com/openhands/boxkeeper/providers/driver"
@@ -230,7 +231,7 @@ func TestWhateverHappensThereIsOneBox(t *testing.T) {
 			names = append(names, name)
 		}
 		slices.Sort(names)
-		for range rapid.IntRange(5, 40).Draw(t, "steps") {
+		for range rapid.IntRange(5, 40-3*race.Slowness).Draw(t, "steps") {
 			actions[rapid.SampledFrom(names).Draw(t, "step")]()
 			w.check()
 		}

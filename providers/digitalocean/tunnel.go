@@ -32,6 +32,7 @@ const (
 	// pingEvery keeps an idle connection known to the proxies on its way.
 	pingEvery = 30 * time.Second
 	writeWait = 30 * time.Second
+	firstWait = time.Minute
 )
 
 // tunnels are the listeners of this process, one for each session that has no
@@ -119,7 +120,14 @@ func (d *Driver) count(t *tunnel, by int) {
 
 // forward carries one connection. What speaks HTTP on it is told when the sandbox
 // cannot be reached, in place of a connection that ends without a word.
+//
+// Opening a port-forward is use, so it waits for a first word: clients of HTTP open
+// connections that they never use.
 func (d *Driver) forward(id string, local net.Conn) error {
+	first, err := firstOf(local)
+	if err != nil {
+		return nil // nobody asked for anything
+	}
 	remote, err := d.api.dial(id)
 	if err != nil {
 		answerUnavailable(local, err)
@@ -129,7 +137,7 @@ func (d *Driver) forward(id string, local net.Conn) error {
 	sent, heard := make(chan struct{}), make(chan error, 1)
 	go func() {
 		defer close(sent)
-		send(remote, local)
+		send(remote, local, first)
 	}()
 	said := false
 	go func() {
@@ -158,9 +166,22 @@ func (d *Driver) forward(id string, local net.Conn) error {
 // hangUp ends a connection; there is nobody left to tell that it did not work.
 func hangUp(remote *websocket.Conn) { _ = remote.Close() }
 
-// send carries what comes from here, and pings when nothing does, until either
+// firstOf returns the first that comes on a connection.
+func firstOf(local net.Conn) ([]byte, error) {
+	if err := local.SetReadDeadline(time.Now().Add(firstWait)); err != nil {
+		return nil, err
+	}
+	buffer := make([]byte, 32<<10)
+	n, err := local.Read(buffer)
+	if n == 0 {
+		return nil, err
+	}
+	return buffer[:n], local.SetReadDeadline(time.Time{})
+}
+
+// send carries first and then what comes from here, and pings when nothing does, until either
 // side ends.
-func send(remote *websocket.Conn, local net.Conn) {
+func send(remote *websocket.Conn, local net.Conn, first []byte) {
 	tick := time.NewTicker(pingEvery)
 	defer tick.Stop()
 	over := make(chan struct{})
@@ -178,13 +199,17 @@ func send(remote *websocket.Conn, local net.Conn) {
 			}
 		}
 	}()
+	write := func(p []byte) bool {
+		return remote.SetWriteDeadline(time.Now().Add(writeWait)) == nil && remote.WriteMessage(websocket.BinaryMessage, p) == nil
+	}
+	if !write(first) {
+		return
+	}
 	buffer := make([]byte, 32<<10)
 	for {
 		n, err := local.Read(buffer)
-		if n > 0 {
-			if remote.SetWriteDeadline(time.Now().Add(writeWait)) != nil || remote.WriteMessage(websocket.BinaryMessage, buffer[:n]) != nil {
-				return
-			}
+		if n > 0 && !write(buffer[:n]) {
+			return
 		}
 		if err != nil {
 			// Whoever asked is done. What the other side has to say is not waited for
