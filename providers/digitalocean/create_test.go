@@ -263,8 +263,9 @@ func TestCreateOutcomes(t *testing.T) {
 				require.Equal(t, "sess-1", seen.Ref.ID)
 			} else {
 				require.Contains(t, err.Error(), row.says)
-				class, _ := d.ErrorClass(err)
+				class, wait := d.ErrorClass(err)
 				require.Equal(t, row.class, class)
+				require.Equal(t, class == box.ClassExhausted, wait > 0, "a person has to do something first")
 			}
 			posts := 0
 			for _, line := range s.lines() {

@@ -106,6 +106,15 @@ func TestTheTokenGoesToDigitalOceanOnly(t *testing.T) {
 	}
 }
 
+func TestARedirectIsNotFollowed(t *testing.T) {
+	t.Parallel()
+	elsewhere, s := newScript(t), newScript(t)
+	s.add(getAt, answer{status: http.StatusTemporaryRedirect, header: http.Header{"Location": {elsewhere.url + "/v2/account"}}})
+	_, err := s.driver(t).Observe(t.Context(), refOf("sess-1", "w"))
+	require.Equal(t, box.ClassUnknown, box.ClassOf(err), "%v", err)
+	require.Empty(t, elsewhere.requests(), "the token goes along")
+}
+
 func TestHostsOfTheRegion(t *testing.T) {
 	t.Parallel()
 	for region, want := range map[string][]string{

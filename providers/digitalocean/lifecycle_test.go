@@ -239,6 +239,7 @@ func TestADeleteTakesOldEnvironmentsAlong(t *testing.T) {
 	}
 	var dropped []string
 	for _, line := range s.lines() {
+		require.NotContains(t, line, "/in-use", "it is known to be")
 		if strings.HasPrefix(line, "DELETE") {
 			dropped = append(dropped, line)
 		}

@@ -1,9 +1,6 @@
 package digitalocean
 
 import (
-	"crypto/hmac"
-	"crypto/sha256"
-	"encoding/hex"
 	"maps"
 	"slices"
 	"strconv"
@@ -59,8 +56,8 @@ type wanted struct {
 }
 
 // environmentFor writes the manifest of a box. Its name says for which box it is
-// and what is in it; the digest is keyed with the box's own key, so that a secret
-// that is easy to guess cannot be tried against the name.
+// and what is in it. The box's own key is a part of that, so a secret that is easy
+// to guess cannot be tried against the name.
 func (d *Driver) environmentFor(req driver.CreateRequest) (wanted, error) {
 	m := manifest{
 		Name:     req.Identity.Name(),
@@ -105,10 +102,8 @@ func (d *Driver) environmentFor(req driver.CreateRequest) (wanted, error) {
 	if len(text) > mostManifest {
 		return wanted{}, box.Invalidf("env", "the manifest of the box has %d bytes with its variables and secrets, and can have %d at most", len(text), mostManifest)
 	}
-	mac := hmac.New(sha256.New, []byte(req.Start.SessionKey.Reveal()))
-	mac.Write(text)
 	return wanted{
-		name:     d.environmentPrefix(m.Name) + hex.EncodeToString(mac.Sum(nil))[:digestDigits],
+		name:     d.environmentPrefix(m.Name) + digest(string(text)),
 		manifest: text,
 		hide:     hide,
 	}, nil
