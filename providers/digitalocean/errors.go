@@ -95,7 +95,7 @@ func (a *api) refusal(c call, answer httpdriver.Answer) error {
 		said:      a.clean(cmp.Or(in.Error.Message, in.Message), c.hide),
 		requestID: a.clean(cmp.Or(in.RequestID, answer.Header.Get("X-Request-Id")), c.hide),
 	}
-	if len(answer.Body) > 0 && !(answer.JSON() && json.Valid(answer.Body)) {
+	if len(answer.Body) > 0 && (!answer.JSON() || !json.Valid(answer.Body)) {
 		r.said = "a page in place of an answer"
 	}
 	class, next := classOf(r)
