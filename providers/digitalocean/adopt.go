@@ -5,7 +5,6 @@ import (
 	"crypto/sha256"
 	"encoding/hex"
 	"encoding/json"
-	"net/http"
 	"regexp"
 	"strings"
 	"time"
@@ -92,7 +91,7 @@ func (d *Driver) Adopt(ctx context.Context, id string, as box.Identity) (box.Obs
 	defer unlock()
 	s, err := d.api.session(ctx, id)
 	switch {
-	case statusOf(err) == http.StatusNotFound:
+	case missing(err):
 		if _, err := d.absent(ctx, ref); err != nil {
 			return box.Observation{}, err
 		}
@@ -110,7 +109,7 @@ func (d *Driver) Adopt(ctx context.Context, id string, as box.Identity) (box.Obs
 	}
 	if s.ResumeOnTopoff {
 		if s, err = d.api.keepOff(ctx, s); err != nil {
-			return box.Observation{}, err
+			return box.Observation{}, driver.Unsettled(err) // it is ours, by its mark
 		}
 	}
 	return d.observation(ref, s), nil
@@ -167,7 +166,7 @@ func (d *Driver) take(ctx context.Context, ref box.Ref, s session) error {
 	}
 	// Another one may have marked it at the same time: the oldest mark counts.
 	if all, err = d.api.environments(ctx); err != nil {
-		return err
+		return driver.Unsettled(err)
 	}
 	done, err := d.taken(claims(all), ref)
 	switch {

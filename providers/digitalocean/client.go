@@ -3,7 +3,6 @@ package digitalocean
 import (
 	"context"
 	"encoding/json"
-	"io"
 	"net"
 	"net/http"
 	"net/url"
@@ -14,6 +13,7 @@ import (
 	"github.com/digitalocean/godo"
 
 	"github.com/openhands/boxkeeper/box"
+	"github.com/openhands/boxkeeper/providers/driver/httpdriver"
 )
 
 // How long one request may take. godo has no time-out of its own; these are what
@@ -28,23 +28,26 @@ const (
 
 const (
 	// sessionsPath is where sessions are read with fields that godo does not know.
-	sessionsPath = "/v2/harness-runtime/sessions"
+	sessionsPath     = "/v2/harness-runtime/sessions"
+	environmentsPath = "/v2/harness-runtime/configs"
 	// ingressPath is documented under the older prefix only [docs 13 Nov 2026].
 	ingressPath = "/v2/agents/sessions"
 
 	pageSize = 200 // what larger ones are cut down to
-	mostBody = 8 << 20
 	// mostPages bounds a list that never ends.
 	mostPages = 500
 )
 
-// api makes the requests, one for each call, none of them twice.
+// api makes the requests, one for each call, none of them twice. godo writes
+// them; their answers are read here, since godo takes any 2xx for done and any
+// text for an answer [godo 1.240.0].
 type api struct {
 	token    box.Secret
 	device   string
 	carrier  http.RoundTripper // without the token
-	regional *godo.Client      // of the region
-	global   *godo.Client      // the host without a region
+	client   *http.Client
+	regional *godo.Client // of the region
+	global   *godo.Client // the host without a region
 }
 
 // session is a session as it is sent: more than godo's own type, which lacks
@@ -92,83 +95,38 @@ func newAPI(installation string, o Options) (*api, error) {
 	if o.BaseURL != "" {
 		atRegion, atGlobal = o.BaseURL, o.BaseURL
 	}
-	// Not NewFromToken: it repeats a POST that got no answer, and waits as long as
-	// a Retry-After says [godo 1.240.0].
-	client := &http.Client{
-		Transport: bearer{token: o.Token, next: a.carrier},
-		// The transport would give the token to wherever it is sent.
-		CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse },
-	}
+	a.client = httpdriver.NewClient(bearer{token: o.Token, next: a.carrier})
 	var err error
-	if a.regional, err = godo.New(client, godo.SetBaseURL(atRegion), godo.SetUserAgent("boxkeeper")); err != nil {
+	if a.regional, err = godo.New(nil, godo.SetBaseURL(atRegion), godo.SetUserAgent("boxkeeper")); err != nil {
 		return nil, box.Invalidf("region", "%q makes no host: %s", o.Region, err)
 	}
-	if a.global, err = godo.New(client, godo.SetBaseURL(atGlobal), godo.SetUserAgent("boxkeeper")); err != nil {
+	if a.global, err = godo.New(nil, godo.SetBaseURL(atGlobal), godo.SetUserAgent("boxkeeper")); err != nil {
 		return nil, box.Invalidf("base_url", "%q makes no host: %s", o.BaseURL, err)
 	}
 	return a, nil
 }
 
-// bearer adds the token, and bounds what is read of an answer.
-type bearer struct {
-	token box.Secret
-	next  http.RoundTripper
-}
-
-func (b bearer) RoundTrip(r *http.Request) (*http.Response, error) {
-	r = r.Clone(r.Context())
-	r.Header.Set("Authorization", "Bearer "+b.token.Reveal())
-	response, err := b.next.RoundTrip(r)
-	if err != nil {
-		return nil, err
-	}
-	response.Body = bounded{io.LimitReader(response.Body, mostBody), response.Body}
-	return response, nil
-}
-
-type bounded struct {
-	io.Reader
-	io.Closer
-}
-
-// get decodes the answer to a GET.
-func (a *api) get(ctx context.Context, what, path string, query url.Values, into any) error {
-	within, cancel := context.WithTimeout(ctx, quickCall)
-	defer cancel()
-	if len(query) > 0 {
-		path += "?" + query.Encode()
-	}
-	request, err := a.regional.NewRequest(within, http.MethodGet, path, nil)
-	if err != nil {
-		return box.Errorf(box.ClassInternal, "%s: %w", what, err)
-	}
-	if _, err := a.regional.Do(within, request, into); err != nil {
-		return a.failure(ctx, what, err)
-	}
-	return nil
-}
-
 // team returns the id of the team that the token belongs to.
 func (a *api) team(ctx context.Context) (string, error) {
-	within, cancel := context.WithTimeout(ctx, quickCall)
-	defer cancel()
 	const what = "read the account of the token"
-	found, _, err := a.global.Account.Get(within)
-	if err != nil {
-		err = a.failure(ctx, what, err)
+	var out struct {
+		Account struct {
+			Team struct {
+				UUID string `json:"uuid"`
+			} `json:"team"`
+		} `json:"account"`
 	}
+	err := a.ask(ctx, a.global, call{what: what, method: http.MethodGet, path: "/v2/account", limit: quickCall}, &out)
 	switch status := statusOf(err); {
 	case status == http.StatusForbidden:
 		return "", box.Errorf(box.ClassUnauthorized, "%w; it needs the scope account:read, which tells the team", err)
 	case err != nil:
 		return "", err
-	case found == nil:
-	case found.Team != nil && found.Team.UUID != "":
-		return found.Team.UUID, nil
-	case found.UUID != "":
-		return found.UUID, nil
+	case out.Account.Team.UUID == "":
+		// The account itself is no place: a person has the same one in every team.
+		return "", box.Errorf(box.ClassUnknown, "%s: the answer names no team; look again", what)
 	}
-	return "", box.Errorf(box.ClassUnknown, "%s: the answer names neither a team nor an account; look again", what)
+	return out.Account.Team.UUID, nil
 }
 
 // session reads one session. A 404 is only what the service says, no proof.
@@ -180,8 +138,8 @@ func (a *api) session(ctx context.Context, id string) (session, error) {
 	if err := a.get(ctx, what, sessionsPath+"/"+id, nil, &out); err != nil {
 		return session{}, err
 	}
-	if out.Session == nil || out.Session.ID != id {
-		return session{}, box.Errorf(box.ClassUnknown, "%s: the answer is about another one; look again", what)
+	if out.Session == nil || out.Session.ID != id || out.Session.Name == "" {
+		return session{}, box.Errorf(box.ClassUnknown, "%s: the answer is about another one, or says no name; look again", what)
 	}
 	return *out.Session, nil
 }
@@ -190,7 +148,7 @@ func (a *api) session(ctx context.Context, id string) (session, error) {
 func (a *api) sessions(ctx context.Context, environment string, filter godo.HostedAgentSessionListOptions) ([]session, error) {
 	path, what := sessionsPath, "list sessions"
 	if environment != "" {
-		path, what = "/v2/harness-runtime/configs/"+environment+"/sessions", "list the sessions of environment "+environment
+		path, what = environmentsPath+"/"+environment+"/sessions", "list the sessions of environment "+environment
 	}
 	query := url.Values{}
 	if filter.Status != "" {
@@ -205,10 +163,12 @@ func (a *api) sessions(ctx context.Context, environment string, filter godo.Host
 			Next     string    `json:"next_page_token"`
 		}
 		err := a.get(ctx, what, path, query, &page)
-		for _, s := range page.Sessions {
-			if err == nil && s.ID == "" {
-				err = box.Errorf(box.ClassUnknown, "%s: one has no id; list again", what)
-			}
+		switch {
+		case err != nil:
+		case page.Sessions == nil: // an empty list is [] [godo 1.240.0]
+			err = box.Errorf(box.ClassUnknown, "%s: the answer holds no list; list again", what)
+		case slices.ContainsFunc(page.Sessions, func(s session) bool { return s.ID == "" }):
+			err = box.Errorf(box.ClassUnknown, "%s: one has no id; list again", what)
 		}
 		return page.Sessions, page.Next, err
 	})
@@ -222,7 +182,14 @@ func (a *api) environments(ctx context.Context) ([]environment, error) {
 			Configs []environment `json:"configs"`
 			Next    string        `json:"next_page_token"`
 		}
-		err := a.get(ctx, what, "/v2/harness-runtime/configs", query, &page)
+		err := a.get(ctx, what, environmentsPath, query, &page)
+		switch {
+		case err != nil:
+		case page.Configs == nil:
+			err = box.Errorf(box.ClassUnknown, "%s: the answer holds no list; list again", what)
+		case slices.ContainsFunc(page.Configs, func(e environment) bool { return e.ID == "" || e.Name == "" }):
+			err = box.Errorf(box.ClassUnknown, "%s: one has no id or no name; list again", what)
+		}
 		return page.Configs, page.Next, err
 	})
 }
@@ -255,16 +222,16 @@ func pages[T any](ctx context.Context, what string, query url.Values, read func(
 	return nil, box.Errorf(box.ClassUnknown, "%s: there is no end after %d pages", what, mostPages)
 }
 
-// environment returns the name of an environment.
+// environmentName returns the name of an environment.
 func (a *api) environmentName(ctx context.Context, id string) (string, error) {
 	what := "read environment " + id
 	var out struct {
 		Config *environment `json:"config"`
 	}
-	if err := a.get(ctx, what, "/v2/harness-runtime/configs/"+id, nil, &out); err != nil {
+	if err := a.get(ctx, what, environmentsPath+"/"+id, nil, &out); err != nil {
 		return "", err
 	}
-	if out.Config == nil || out.Config.ID != id {
+	if out.Config == nil || out.Config.ID != id || out.Config.Name == "" {
 		return "", box.Errorf(box.ClassUnknown, "%s: the answer is about another one; look again", what)
 	}
 	return out.Config.Name, nil
@@ -277,40 +244,42 @@ func (a *api) manifestOf(ctx context.Context, id string) (json.RawMessage, error
 			Manifest json.RawMessage `json:"manifest"`
 		} `json:"config"`
 	}
-	err := a.get(ctx, "read environment "+id, "/v2/harness-runtime/configs/"+id, nil, &out)
+	err := a.get(ctx, "read environment "+id, environmentsPath+"/"+id, nil, &out)
 	return out.Config.Manifest, err
 }
 
 // createEnvironment stores a manifest and returns its id.
 func (a *api) createEnvironment(ctx context.Context, name string, manifest []byte, hide []string) (string, error) {
-	within, cancel := context.WithTimeout(ctx, createCall)
-	defer cancel()
 	what := "create environment " + name
-	made, _, err := a.regional.HostedAgents.CreateEnvironment(within, &godo.HostedEnvironmentCreateRequest{Name: name, ManifestYAML: string(manifest)})
+	var out struct {
+		Config *environment `json:"config"`
+	}
+	err := a.ask(ctx, a.regional, call{
+		what: what, method: http.MethodPost, path: environmentsPath, limit: createCall, hide: hide,
+		body: &godo.HostedEnvironmentCreateRequest{Name: name, ManifestYAML: string(manifest)},
+	}, &out)
 	if err != nil {
-		return "", a.failure(ctx, what, err, hide...)
+		return "", err
 	}
-	if !validID(made.ID) {
-		return "", box.Errorf(box.ClassUnknown, "%s: the answer names none; look again", what)
+	if out.Config == nil || !validID(out.Config.ID) || out.Config.Name != name {
+		return "", box.Errorf(box.ClassUnknown, "%s: the answer is about another one; look again", what)
 	}
-	return made.ID, nil
+	return out.Config.ID, nil
 }
 
 // createSession makes a session. ResumeOnTopoff stays off: the service would wake
 // a box behind the workflow's back.
 func (a *api) createSession(ctx context.Context, name, environment, region string) (session, error) {
-	within, cancel := context.WithTimeout(ctx, createCall)
-	defer cancel()
 	what := "create session " + name
-	request, err := a.regional.NewRequest(within, http.MethodPost, sessionsPath, &godo.HostedAgentSessionFromEnvironmentRequest{Name: name, ConfigID: environment, Region: region})
-	if err != nil {
-		return session{}, box.Errorf(box.ClassInternal, "%s: %w", what, err)
-	}
 	var out struct {
 		Session *session `json:"session"`
 	}
-	if _, err := a.regional.Do(within, request, &out); err != nil {
-		return session{}, a.failure(ctx, what, err)
+	err := a.ask(ctx, a.regional, call{
+		what: what, method: http.MethodPost, path: sessionsPath, limit: createCall,
+		body: &godo.HostedAgentSessionFromEnvironmentRequest{Name: name, ConfigID: environment, Region: region},
+	}, &out)
+	if err != nil {
+		return session{}, err
 	}
 	if out.Session == nil || !validID(out.Session.ID) || out.Session.Name != name {
 		return session{}, box.Errorf(box.ClassUnknown, "%s: the answer is about another one; look again", what)
@@ -318,44 +287,40 @@ func (a *api) createSession(ctx context.Context, name, environment, region strin
 	return *out.Session, nil
 }
 
-// change runs one call of godo that answers nothing but that it was done.
-func (a *api) change(ctx context.Context, limit time.Duration, what, id string, call func(context.Context, string) (*godo.Response, error)) error {
-	within, cancel := context.WithTimeout(ctx, limit)
-	defer cancel()
-	if _, err := call(within, id); err != nil {
-		return a.failure(ctx, what+" "+id, err)
-	}
-	return nil
-}
-
 func (a *api) pause(ctx context.Context, id string) error {
-	return a.change(ctx, pauseCall, "pause session", id, a.regional.HostedAgents.PauseSession)
+	return a.do(ctx, call{what: "pause session " + id, method: http.MethodPost, path: sessionsPath + "/" + id + "/pause", body: struct{}{}, limit: pauseCall})
 }
 
 func (a *api) resume(ctx context.Context, id string) error {
-	return a.change(ctx, resumeCall, "resume session", id, a.regional.HostedAgents.ResumeSession)
+	return a.do(ctx, call{what: "resume session " + id, method: http.MethodPost, path: sessionsPath + "/" + id + "/resume", body: struct{}{}, limit: resumeCall})
 }
 
 func (a *api) destroy(ctx context.Context, id string) error {
-	return a.change(ctx, deleteCall, "destroy session", id, a.regional.HostedAgents.DestroySession)
+	return a.do(ctx, call{what: "destroy session " + id, method: http.MethodDelete, path: sessionsPath + "/" + id, limit: deleteCall})
 }
 
 func (a *api) deleteEnvironment(ctx context.Context, id string) error {
-	return a.change(ctx, deleteCall, "delete environment", id, a.regional.HostedAgents.DeleteEnvironment)
+	return a.do(ctx, call{what: "delete environment " + id, method: http.MethodDelete, path: environmentsPath + "/" + id, limit: deleteCall})
 }
 
 // keepOff takes back the consent to be resumed when the balance is restored. It is
 // a setting and wakes nothing.
 func (a *api) keepOff(ctx context.Context, s session) (session, error) {
-	within, cancel := context.WithTimeout(ctx, quickCall)
-	defer cancel()
 	off := false
 	what := "take back the consent of session " + s.ID
-	changed, _, err := a.regional.HostedAgents.UpdateSession(within, s.ID, &godo.HostedAgentSessionUpdateRequest{ResumeOnTopoff: &off})
-	if err != nil {
-		return session{}, a.failure(ctx, what, err)
+	var out struct {
+		Session *session `json:"session"`
 	}
-	if changed.ResumeOnTopoff {
+	err := a.ask(ctx, a.regional, call{
+		what: what, method: http.MethodPatch, path: sessionsPath + "/" + s.ID, limit: quickCall,
+		body: &godo.HostedAgentSessionUpdateRequest{ResumeOnTopoff: &off},
+	}, &out)
+	switch {
+	case err != nil:
+		return session{}, err
+	case out.Session == nil || out.Session.ID != s.ID:
+		return session{}, box.Errorf(box.ClassUnknown, "%s: the answer is about another one; look again", what)
+	case out.Session.ResumeOnTopoff:
 		return session{}, box.Errorf(box.ClassUnavailable, "%s: the service did not take it; try again", what)
 	}
 	s.ResumeOnTopoff = false

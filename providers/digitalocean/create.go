@@ -64,7 +64,7 @@ func (d *Driver) Create(ctx context.Context, req driver.CreateRequest) (box.Obse
 		err = box.Errorf(box.ClassUnavailable, "session %s was made and is not found; look again", made.ID)
 	}
 	if err != nil {
-		return box.Observation{}, err
+		return box.Observation{}, driver.Unsettled(err)
 	}
 	return seen, nil
 }
@@ -153,7 +153,7 @@ func (d *Driver) earlier(ctx context.Context, ref box.Ref, want string, all []en
 		}
 		made, err := d.api.sessions(ctx, e.ID, godo.HostedAgentSessionListOptions{Status: statusAll})
 		if err != nil {
-			if statusOf(err) == http.StatusNotFound {
+			if missing(err) {
 				continue // deleted since it was listed
 			}
 			return nil, "", err
@@ -224,8 +224,10 @@ func (d *Driver) make(ctx context.Context, name, from string, want wanted) (*ses
 		// The name is taken, or nobody knows: it may be there now.
 		held, broken := d.held(ctx, name)
 		switch {
-		case broken != nil && box.ClassOf(broken) == box.ClassAlreadyExists, broken == nil && held != nil:
-			return held, broken
+		case broken == nil && held != nil:
+			return held, nil
+		case box.ClassOf(broken) == box.ClassAlreadyExists:
+			return nil, settled(status != http.StatusConflict, broken)
 		case status == http.StatusConflict:
 			return nil, box.Errorf(box.ClassUnavailable, "%w; the name may be taken by a session that is not listed yet, so look again", err)
 		}

@@ -284,6 +284,9 @@ func (d *Driver) whose(ctx context.Context, marks map[string]claim, s session) (
 	if !ok {
 		return d.adopted(ctx, marks, s)
 	}
+	if s.ConfigID == "" { // a list without a box of ours is read as its end
+		return box.Identity{}, false, box.Errorf(box.ClassUnknown, "session %s has a name of ours and does not say from which environment it was made; look again", s.ID)
+	}
 	mine, err := d.made(ctx, s)
 	return identity, mine, err
 }

@@ -2,7 +2,6 @@ package digitalocean
 
 import (
 	"context"
-	"net/http"
 	"strings"
 	"time"
 
@@ -28,7 +27,7 @@ func (d *Driver) made(ctx context.Context, s session) (bool, error) {
 	if !known {
 		read, err := d.api.environmentName(ctx, s.ConfigID)
 		switch {
-		case statusOf(err) == http.StatusNotFound:
+		case missing(err):
 			return false, nil
 		case err != nil:
 			return false, err
@@ -139,7 +138,7 @@ func (d *Driver) drop(ctx context.Context, e environment, gone string) error {
 		}
 		err = d.api.deleteEnvironment(ctx, e.ID)
 	}
-	if statusOf(err) == http.StatusNotFound {
+	if missing(err) {
 		return nil
 	}
 	return err

@@ -1,18 +1,17 @@
 package digitalocean
 
 import (
-	"context"
+	"cmp"
+	"encoding/json"
 	"errors"
 	"net/http"
-	"net/url"
 	"strconv"
 	"strings"
 	"time"
 	"unicode"
 
-	"github.com/digitalocean/godo"
-
 	"github.com/openhands/boxkeeper/box"
+	"github.com/openhands/boxkeeper/providers/driver/httpdriver"
 )
 
 const (
@@ -29,6 +28,7 @@ const (
 // error that it became.
 type refused struct {
 	status    int
+	own       bool // the service's: in one of its two envelopes, with its code or its word for it
 	said      string
 	requestID string
 	next      string // what to do about it
@@ -57,6 +57,13 @@ func statusOf(err error) int {
 	return 0
 }
 
+// missing reports whether the service itself says that a thing is not there. The
+// page of a proxy, or of a server that lacks the path, is a 404 too.
+func missing(err error) bool {
+	r, ok := errors.AsType[*refused](err)
+	return ok && r.own && r.status == http.StatusNotFound
+}
+
 // unclear reports whether the work of a call may have been done although it
 // failed.
 func unclear(err error) bool {
@@ -64,21 +71,36 @@ func unclear(err error) bool {
 	return err != nil && (status == 0 || status >= http.StatusInternalServerError && status != http.StatusNotImplemented)
 }
 
-// failure maps what came of one request; outer is the caller's context, which
-// has no deadline of the call's own. Hide are values that the service may repeat
-// out of the request.
-func (a *api) failure(outer context.Context, what string, err error, hide ...string) error {
-	if over := ended(outer); over != nil {
-		return box.Errorf(box.ClassOf(over), "%s: %w", what, outer.Err())
+// envelope is what the service says with a refusal: its edge says an id and a
+// message, what is behind it an error with the status as its code.
+type envelope struct {
+	ID        string `json:"id"`
+	Message   string `json:"message"`
+	RequestID string `json:"request_id"`
+	Error     struct {
+		Code    int    `json:"code"`
+		Message string `json:"message"`
+	} `json:"error"`
+}
+
+// refusal is the error of an answer that is no success.
+func (a *api) refusal(c call, answer httpdriver.Answer) error {
+	var in envelope
+	if answer.JSON() {
+		_ = json.Unmarshal(answer.Body, &in) // what has another shape stays empty
 	}
-	answer, ok := errors.AsType[*godo.ErrorResponse](err)
-	if !ok {
-		return a.broken(what, err, hide)
+	r := &refused{
+		status:    answer.Status,
+		own:       in.Error.Code == answer.Status || in.ID != "" && in.Message != "",
+		said:      a.clean(cmp.Or(in.Error.Message, in.Message), c.hide),
+		requestID: a.clean(cmp.Or(in.RequestID, answer.Header.Get("X-Request-Id")), c.hide),
 	}
-	r := &refused{status: answer.Response.StatusCode, said: a.said(answer, hide), requestID: a.clean(answer.RequestID, nil)}
+	if len(answer.Body) > 0 && (!answer.JSON() || !json.Valid(answer.Body)) {
+		r.said = "a page in place of an answer"
+	}
 	class, next := classOf(r)
 	r.next = next
-	wait := retryAfter(answer.Response.Header, time.Now())
+	wait := httpdriver.RetryAfter(answer.Header, time.Now())
 	switch {
 	case wait > 0:
 	case isQuota(r):
@@ -86,62 +108,38 @@ func (a *api) failure(outer context.Context, what string, err error, hide ...str
 	case isBalance(r):
 		wait = balanceWait
 	}
-	return &box.Error{Class: class, Message: what + ": DigitalOcean answers " + strconv.Itoa(r.status), RetryAfter: wait, Err: r}
-}
-
-// broken is a request without an answer that can be read.
-func (a *api) broken(what string, err error, hide []string) error {
-	if netErr, ok := errors.AsType[*url.Error](err); ok {
-		err = netErr.Err // without the address: a page token may be in it
-		if errors.Is(err, context.DeadlineExceeded) {
-			return box.Errorf(box.ClassDeadlineExceeded, "%s: no answer in time, so the outcome is unknown; look again", what)
-		}
-		return box.Errorf(box.ClassUnavailable, "%s: %s; try again", what, a.clean(err.Error(), hide))
-	}
-	if errors.Is(err, context.DeadlineExceeded) {
-		return box.Errorf(box.ClassDeadlineExceeded, "%s: the answer broke off, so the outcome is unknown; look again", what)
-	}
-	return box.Errorf(box.ClassUnknown, "%s: the answer cannot be read (%s); look again", what, a.clean(err.Error(), hide))
+	return &box.Error{Class: class, Message: c.what + ": DigitalOcean answers " + strconv.Itoa(r.status), RetryAfter: wait, Err: r}
 }
 
 // classOf says what an answer means where the call does not know better, and
 // what to do about it.
 func classOf(r *refused) (class box.Class, next string) {
+	const pay = "add to the prepaid balance of the team"
+	switch {
+	case isBalance(r):
+		return box.ClassExhausted, pay
+	case isQuota(r):
+		return box.ClassExhausted, "suspended boxes count: delete one, or ask DigitalOcean for a higher limit"
+	}
+	class = httpdriver.Class(r.status)
 	switch r.status {
-	case http.StatusBadRequest, http.StatusRequestEntityTooLarge, http.StatusUnsupportedMediaType, http.StatusUnprocessableEntity:
-		return box.ClassInvalid, "change what it names"
 	case http.StatusUnauthorized:
-		return box.ClassUnauthorized, "give the instance a token that is valid"
-	case http.StatusPaymentRequired:
-		return box.ClassExhausted, "add to the prepaid balance of the team"
+		return class, "give the instance a token that is valid"
 	case http.StatusForbidden:
-		if isBalance(r) {
-			return box.ClassExhausted, "add to the prepaid balance of the team"
-		}
-		return box.ClassUnauthorized, "the token lacks a scope, is of another team, or the team lacks the feature"
-	case http.StatusNotFound:
-		// Never NotFound by itself: that needs a proof, and a page of some proxy is a
-		// 404 too.
-		return box.ClassUnknown, "look again"
+		return class, "the token lacks a scope, is of another team, or the team lacks the feature"
 	case http.StatusConflict:
-		switch {
-		case isQuota(r):
-			return box.ClassExhausted, "suspended boxes count: delete one, or ask DigitalOcean for a higher limit"
-		case isBalance(r):
-			return box.ClassExhausted, "add to the prepaid balance of the team"
-		}
 		return box.ClassUnavailable, "look again"
 	case http.StatusLocked:
-		return box.ClassFailedPrecondition, "DigitalOcean's staff has locked it: ask their support"
+		return class, "DigitalOcean's staff has locked it: ask their support"
 	case http.StatusTooManyRequests:
-		return box.ClassExhausted, "the token has 250 requests a minute for everything it does"
+		return class, "the token has 250 requests a minute for everything it does"
 	case http.StatusNotImplemented:
-		return box.ClassUnsupported, "this sandbox cannot do it"
+		return class, "this sandbox cannot do it"
 	}
-	if r.status >= http.StatusInternalServerError {
-		return box.ClassUnavailable, "try again"
+	if class == box.ClassInvalid {
+		return class, "change what it names"
 	}
-	return box.ClassUnknown, "look again"
+	return class, "look again"
 }
 
 // isQuota reports whether a 409 is about the number of sessions: the only thing
@@ -160,39 +158,6 @@ func isBalance(r *refused) bool {
 	said := strings.ToLower(r.said)
 	return (r.status == http.StatusForbidden || r.status == http.StatusConflict) &&
 		(strings.Contains(said, "balance") || strings.Contains(said, "prepaid") || strings.Contains(said, "prepayment") || strings.Contains(said, "insufficient funds"))
-}
-
-// retryAfter reads what the service asks to wait, in seconds or as a date. What
-// cannot be read, is over, or is below zero is no wait; box bounds a long one.
-func retryAfter(header http.Header, now time.Time) time.Duration {
-	text := strings.TrimSpace(header.Get("Retry-After"))
-	if text == "" {
-		return 0
-	}
-	const most = 24 * time.Hour
-	if seconds, err := strconv.ParseInt(text, 10, 64); err == nil {
-		if seconds > int64(most/time.Second) {
-			return most
-		}
-		return max(0, time.Duration(seconds)*time.Second)
-	}
-	if at, err := http.ParseTime(text); err == nil {
-		return min(most, max(0, at.Sub(now)))
-	}
-	return 0
-}
-
-// said is what the service says, in one line and without our token. Its two
-// kinds of envelope carry it in two places, and a proxy answers with a page.
-func (a *api) said(answer *godo.ErrorResponse, hide []string) string {
-	text := answer.Message
-	if answer.NestedError != nil && answer.NestedError.Message != "" {
-		text = answer.NestedError.Message // Message may be the raw body then
-	}
-	if strings.HasPrefix(strings.TrimSpace(text), "<") {
-		return "a page in place of an answer"
-	}
-	return a.clean(text, hide)
 }
 
 // clean bounds a text, keeps it in one line, and masks the token and what is to

@@ -24,12 +24,13 @@ const (
 // refused with 409, and then what is there decides. Unavailable: it starts, is
 // being updated, or a checkpoint or a turn holds it. FailedPrecondition: it
 // failed, or it is kept warm and can't be paused at all.
-func (d *Driver) Suspend(ctx context.Context, ref box.Ref) (box.Observation, error) {
+func (d *Driver) Suspend(ctx context.Context, ref box.Ref) (out box.Observation, err error) {
 	if err := d.own(ctx, ref); err != nil {
 		return box.Observation{}, err
 	}
 	defer d.addresses.forget(ref.ID)
 	asked := false
+	defer func() { err = settled(asked, err) }()
 	for left := settlePolls; ; left-- {
 		s, seen, err := d.look(ctx, ref)
 		switch {
@@ -64,12 +65,13 @@ func (d *Driver) Suspend(ctx context.Context, ref box.Ref) (box.Observation, err
 // Resume resumes a paused session. Start is not used: memory is kept, so its
 // processes go on with what they were started with. Exhausted: nobody pays.
 // FailedPrecondition: it failed.
-func (d *Driver) Resume(ctx context.Context, ref box.Ref, _ driver.Start) (box.Observation, error) {
+func (d *Driver) Resume(ctx context.Context, ref box.Ref, _ driver.Start) (out box.Observation, err error) {
 	if err := d.own(ctx, ref); err != nil {
 		return box.Observation{}, err
 	}
 	defer d.addresses.forget(ref.ID)
 	asked := false
+	defer func() { err = settled(asked, err) }()
 	for left := settlePolls; ; left-- {
 		s, seen, err := d.look(ctx, ref)
 		switch {
@@ -103,6 +105,15 @@ func (d *Driver) Resume(ctx context.Context, ref box.Ref, _ driver.Start) (box.O
 	}
 }
 
+// settled returns err as what a call ends with that did something before, or did
+// not: afterwards no class may say that nothing was done.
+func settled(done bool, err error) error {
+	if done {
+		return driver.Unsettled(err)
+	}
+	return err
+}
+
 // unpaid says that a refused resume is about money: the service paused the session
 // because the balance was used up, and refuses every call until it is not. How it
 // refuses is not known, so a refusal of any kind counts.
@@ -123,7 +134,7 @@ func unpaid(s session, err error) error {
 // another one, or the service itself, may have been first.
 func (d *Driver) afterRefusal(ctx context.Context, ref box.Ref, refusal error, good ...box.Phase) (box.Observation, error) {
 	status := statusOf(refusal)
-	if status != http.StatusConflict && status != http.StatusNotFound {
+	if status != http.StatusConflict && !missing(refusal) {
 		return box.Observation{}, refusal
 	}
 	_, seen, err := d.look(ctx, ref)
@@ -157,7 +168,7 @@ func notThere(seen box.Observation) error {
 // Delete destroys the session, with its checkpoints, and deletes its environment.
 // Unavailable: a checkpoint, a fork or a rollback holds it, or it is under way.
 // FailedPrecondition: the service's staff has locked it.
-func (d *Driver) Delete(ctx context.Context, ref box.Ref) (box.Observation, error) {
+func (d *Driver) Delete(ctx context.Context, ref box.Ref) (out box.Observation, err error) {
 	if err := d.own(ctx, ref); err != nil {
 		return box.Observation{}, err
 	}
@@ -168,14 +179,16 @@ func (d *Driver) Delete(ctx context.Context, ref box.Ref) (box.Observation, erro
 	defer unlock()
 	defer d.addresses.forget(ref.ID)
 	asked := false
+	defer func() { err = settled(asked, err) }()
 	for left := removePolls; ; left-- {
 		s, seen, err := d.look(ctx, ref)
 		switch {
 		case err != nil:
 			return box.Observation{}, err
 		case seen.Phase == box.PhaseGone:
+			// Whoever ended it: there is no way back, whatever becomes of the rest.
 			if err := d.clear(ctx, ref); err != nil {
-				return box.Observation{}, err
+				return box.Observation{}, driver.Unsettled(err)
 			}
 			return seen, nil
 		case !asked && s.Status != godo.HostedAgentSessionStatusDestroying:
@@ -184,7 +197,7 @@ func (d *Driver) Delete(ctx context.Context, ref box.Ref) (box.Observation, erro
 					return box.Observation{}, orRefuse(err, "session %s is not marked as box %s any more, so it was left alone", ref.ID, ref.Name)
 				}
 			}
-			if err := d.api.destroy(ctx, ref.ID); err != nil && statusOf(err) != http.StatusNotFound {
+			if err := d.api.destroy(ctx, ref.ID); err != nil && !missing(err) {
 				return box.Observation{}, err
 			}
 			asked = true

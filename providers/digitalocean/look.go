@@ -2,7 +2,6 @@ package digitalocean
 
 import (
 	"context"
-	"net/http"
 	"strconv"
 	"strings"
 	"time"
@@ -36,7 +35,7 @@ func (d *Driver) Observe(ctx context.Context, ref box.Ref) (box.Observation, err
 func (d *Driver) look(ctx context.Context, ref box.Ref) (session, box.Observation, error) {
 	s, err := d.api.session(ctx, ref.ID)
 	switch {
-	case statusOf(err) == http.StatusNotFound:
+	case missing(err):
 		seen, err := d.absent(ctx, ref)
 		return session{}, seen, err
 	case err != nil:

@@ -94,6 +94,7 @@ func (s *script) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	all := s.answers[key]
 	if len(all) == 0 {
 		if id, ok := strings.CutPrefix(key, "GET "+sessionsAt+"/"); ok && s.listed(id) != "" {
+			w.Header().Set("Content-Type", "application/json")
 			_, _ = io.WriteString(w, one(s.listed(id)))
 			return
 		}
@@ -106,7 +107,15 @@ func (s *script) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	maps.Copy(w.Header(), all[0].header)
 	w.Header().Set("Content-Type", "application/json")
 	w.WriteHeader(all[0].status)
-	_, _ = io.WriteString(w, all[0].body)
+	text := all[0].body
+	if (text == "" || text == "{}") && all[0].status == http.StatusNotFound { // the service's own; one without words proves nothing
+		text = `{"error":{"code":404,"message":"not found"}}`
+	}
+	var made struct{ Name string }
+	if key == "POST "+configsAt && json.Unmarshal(body, &made) == nil { // called as it was asked for
+		text = strings.Replace(text, `"name":"n"`, `"name":"`+made.Name+`"`, 1)
+	}
+	_, _ = io.WriteString(w, text)
 }
 
 // listed is a session that some list shows.
