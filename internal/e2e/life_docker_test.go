@@ -264,7 +264,7 @@ func TestALifeInRealDocker(t *testing.T) {
 			t.Parallel()
 			c := inDocker(t, "life-in-docker-"+string(kind), kind)
 			wholeLife(t, c.l, c.place(), "--idle", "2s")
-			volumes, err := c.api.VolumeList(t.Context(), client.VolumeListOptions{Filters: make(client.Filters).Add("name", c.l.ws)})
+			volumes, err := c.api.VolumeList(t.Context(), client.VolumeListOptions{Filters: make(client.Filters).Add("name", nameOf(c.l.ws))})
 			require.NoError(t, err)
 			require.Empty(t, volumes.Items, "a volume is left")
 		})

@@ -24,7 +24,7 @@ type script struct {
 // passed over at once.
 func (l *life) through(states ...box.State) box.Status {
 	l.t.Helper()
-	const look, speed = 100 * time.Millisecond, 10
+	const look, speed = 50 * time.Millisecond, 10
 	for began := time.Now(); ; time.Sleep(look) {
 		s, err := l.status()
 		require.NoError(l.t, err)

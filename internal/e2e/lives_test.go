@@ -13,12 +13,18 @@ import (
 	"path/filepath"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
 	"github.com/stretchr/testify/require"
+	commonpb "go.temporal.io/api/common/v1"
+	"go.temporal.io/api/serviceerror"
+	workflowpb "go.temporal.io/api/workflow/v1"
+	"go.temporal.io/api/workflowservice/v1"
 	"go.temporal.io/sdk/client"
 	"go.temporal.io/sdk/log"
+	"google.golang.org/protobuf/types/known/fieldmaskpb"
 
 	"github.com/openhands/boxkeeper/activities"
 	"github.com/openhands/boxkeeper/box"
@@ -45,7 +51,8 @@ type livesNode struct {
 	store   *exports.Store
 	keys    providers.KeySource
 	metrics *telemetry.Metrics
-	scrape  string // where the metrics are
+	scrape  string       // where the metrics are
+	begun   atomic.Int64 // lives
 	undo    []func()
 }
 
@@ -168,6 +175,7 @@ type life struct {
 func newLife(t *testing.T, name string, clock *skippedClock, d driver.Driver) *life {
 	t.Helper()
 	n := sharedLives(t)
+	name = fmt.Sprintf("%s-%d", name, n.begun.Add(1)) // an id is used once, also with -count
 	l := &life{t: t, node: n, ws: name, clock: clock, told: &toldNotices{}}
 	var err error
 	l.provider, err = providers.New(name, d, &providers.Options{Installation: livesInstallation, Keys: n.keys})
@@ -269,8 +277,18 @@ func (l *life) rest() box.Status {
 		case box.StateBoxArchived, box.StateAbandoned, box.StateLost, box.StateCreateFailed:
 			return true
 		}
+		if !l.idle() {
+			return false
+		}
 		return s.NextAt.After(l.now()) || s.NextAt.IsZero() && (s.Next == box.StepWait || s.State == box.StateDeleteBlocked)
 	})
+}
+
+// idle reports whether no step of the workflow runs: what it shows as next may be
+// under way.
+func (l *life) idle() bool {
+	d, err := l.node.client.DescribeWorkflowExecution(l.t.Context(), box.WorkflowID(l.ws), "")
+	return err == nil && len(d.GetPendingActivities()) == 0 && d.GetPendingWorkflowTask() == nil
 }
 
 // now is the time of the workflow. The clock of the provider may be ahead of it.
@@ -284,7 +302,7 @@ func (l *life) pass(d time.Duration) box.Status {
 	for end := l.clock.Now().Add(d); ; {
 		s := l.rest()
 		switch now := l.now(); {
-		case s.State == box.StateBoxArchived || !now.Before(end):
+		case s.State == box.StateBoxArchived || end.Sub(now) < time.Millisecond:
 			return s
 		case s.NextAt.After(now) && s.NextAt.Before(end):
 			l.meet(s.NextAt)
@@ -294,24 +312,37 @@ func (l *life) pass(d time.Duration) box.Status {
 	}
 }
 
-// meet lets time pass until a deadline of the workflow. The last moment is waited for:
-// a jump that ends while a step runs would be taken on to the next timer.
+// meet lets time pass until a deadline of the workflow. The last moment is waited for.
 func (l *life) meet(deadline time.Time) {
 	l.t.Helper()
 	const moment = 200 * time.Millisecond
-	if d := deadline.Sub(l.now()) - moment; d > 0 {
-		l.jump(d)
-	}
+	l.jump(deadline.Sub(l.now()) - moment)
 	time.Sleep(deadline.Sub(l.now()) + 10*time.Millisecond)
 }
 
-// jump lets a time pass in which the workflow has nothing to do.
+// jump lets a time pass in which the workflow has nothing to do. A short one is waited
+// for: a jump whose end has come before the engine makes it, because it was short or
+// because a step was running, is taken on to the next timer [Temporal 1.32.1].
 func (l *life) jump(d time.Duration) {
 	l.t.Helper()
+	const short = 500 * time.Millisecond
+	if d < short {
+		time.Sleep(d)
+		return
+	}
 	l.clock.skip(max(0, l.now().Add(d).Sub(l.clock.Now())))
 	began := time.Now()
 	require.NoError(l.t, engine.FastForward(l.t.Context(), l.node.client, box.WorkflowID(l.ws), d))
 	l.went += d - time.Since(began)
+	// Left on, it would take the workflow on to its next timer [Temporal 1.32.1].
+	_, err := l.node.client.WorkflowService().UpdateWorkflowExecutionOptions(l.t.Context(), &workflowservice.UpdateWorkflowExecutionOptionsRequest{
+		Namespace: engine.DefaultNamespace, WorkflowExecution: &commonpb.WorkflowExecution{WorkflowId: box.WorkflowID(l.ws)},
+		WorkflowExecutionOptions: &workflowpb.WorkflowExecutionOptions{TimeSkippingConfig: &commonpb.TimeSkippingConfig{}},
+		UpdateMask:               &fieldmaskpb.FieldMask{Paths: []string{"time_skipping_config"}},
+	})
+	if _, ended := errors.AsType[*serviceerror.NotFound](err); !ended {
+		require.NoError(l.t, err)
+	}
 }
 
 // toldNotices keeps the notices of one life; nobody takes other events.
