@@ -8,6 +8,7 @@ import (
 	"os/exec"
 	"path/filepath"
 	"strings"
+	"time"
 
 	"go.uber.org/zap"
 
@@ -94,6 +95,9 @@ func plan(p box.Policy, row box.Capabilities) (box.Arrangement, error) {
 	return box.Plan(p, row)
 }
 
+// fingerprintWithin bounds the wait for where one instance is.
+const fingerprintWithin = 5 * time.Second
+
 // checkProviders asks each instance where it is. It makes no key and no
 // directory: without them there are no boxes yet.
 func (a *Shared) checkProviders(ctx context.Context, cfg config.Config, out *checks) {
@@ -122,7 +126,10 @@ func (a *Shared) checkProviders(ctx context.Context, cfg config.Config, out *che
 		return
 	}
 	for _, p := range opened {
-		where, err := p.Fingerprint(ctx)
+		// Each has its own time: one that hangs says nothing about the others.
+		within, cancel := context.WithTimeout(ctx, fingerprintWithin)
+		where, err := p.Fingerprint(within)
+		cancel()
 		if err != nil {
 			out.fail("provider "+p.Name(), err)
 			continue
@@ -161,7 +168,7 @@ func program(p config.Provider) (inBoxes, error) {
 		}
 		found := inBoxes{what: boxdWord, path: boxd[0]}
 		if err := docker.CheckBoxd(found.path); err != nil {
-			return found, box.Errorf(box.ClassFailedPrecondition, "no box can be made: %w; %s says where it is", err, p.Field(config.SettingBoxd))
+			return found, box.Errorf(box.ClassFailedPrecondition, "no box can be made: %w (CGO_ENABLED=0 go build ./cmd/boxd); %s says where it is", err, p.Field(config.SettingBoxd))
 		}
 		return found, nil
 	case p.Driver == config.DriverLocal && len(p.AgentServer) > 0 && filepath.IsAbs(p.AgentServer[0]):

@@ -1,6 +1,7 @@
 package config_test
 
 import (
+	"os"
 	"path/filepath"
 	"testing"
 
@@ -106,5 +107,18 @@ func TestNoSpecNamesAProvidersCredentials(t *testing.T) {
 	for name := range env {
 		_, err := c.SpecSecret("env:" + name)
 		assert.Equal(t, name != "OTHER", box.ClassOf(err) == box.ClassFailedPrecondition, "%s: %v", name, err)
+	}
+}
+
+func TestNoSpecReadsWhatOpensAnEngine(t *testing.T) {
+	t.Parallel()
+	home, certs := t.TempDir(), t.TempDir()
+	require.NoError(t, os.Mkdir(filepath.Join(home, ".docker"), 0o700))
+	for _, path := range []string{filepath.Join(home, ".docker", "config.json"), filepath.Join(certs, "key.pem"), filepath.Join(home, "other")} {
+		write(t, path, "a-value")
+		c, err := config.Load("", lookup(map[string]string{"HOME": home, "DOCKER_CERT_PATH": certs, "BOXKEEPER_DATA": t.TempDir()}))
+		require.NoError(t, err)
+		_, err = c.SpecSecret("file:" + path)
+		assert.Equal(t, filepath.Base(path) != "other", box.ClassOf(err) == box.ClassFailedPrecondition, "%s: %v", path, err)
 	}
 }

@@ -137,7 +137,7 @@ func (c Config) specMayUseFile(path string) bool {
 	if c.below(real) || c.below(path) || c.isKey(real) || within(real, "/proc") {
 		return false
 	}
-	for _, own := range c.storeFiles() {
+	for _, own := range slices.Concat(c.storeFiles(), c.engineFiles()) {
 		if within(real, realPath(own)) {
 			return false
 		}
@@ -169,6 +169,19 @@ func (c Config) storeFiles() []string {
 	}
 	if home, ok := c.env("HOME"); ok && filepath.IsAbs(home) {
 		out = append(out, filepath.Join(home, ".aws"))
+	}
+	return out
+}
+
+// engineFiles are where docker keeps what opens engines and registries. Whoever
+// may speak to an engine is root on its machine.
+func (c Config) engineFiles() []string {
+	var out []string
+	if path, ok := c.env("DOCKER_CERT_PATH"); ok && filepath.IsAbs(path) {
+		out = append(out, path)
+	}
+	if home, ok := c.env("HOME"); ok && filepath.IsAbs(home) {
+		out = append(out, filepath.Join(home, ".docker"))
 	}
 	return out
 }
