@@ -37,6 +37,7 @@ type session struct {
 	info  system.Info
 	print string
 	now   time.Time // the engine's clock
+	acted bool      // a request that changes something was, or may have been, carried out
 }
 
 // open returns a client that agrees on a version at its first request.

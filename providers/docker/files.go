@@ -110,20 +110,23 @@ type entry struct {
 // writeFiles puts entries into the container, whatever state it is in; what is
 // there is replaced.
 func (s *session) writeFiles(ctx context.Context, f *found, what string, entries []entry) error {
-	ctx, cancel := context.WithTimeout(ctx, forced)
-	defer cancel()
-	read, write := io.Pipe()
-	packed := make(chan error, 1)
-	go func() {
-		err := pack(write, entries)
-		_ = write.CloseWithError(err)
-		packed <- err
-	}()
-	_, err := s.api.CopyToContainer(ctx, f.container.ID, client.CopyToContainerOptions{
-		DestinationPath: "/", Content: read, AllowOverwriteDirWithFile: true,
+	var broken error
+	err := s.act(ctx, forced, func(ctx context.Context) error {
+		read, write := io.Pipe()
+		packed := make(chan error, 1)
+		go func() {
+			err := pack(write, entries)
+			_ = write.CloseWithError(err)
+			packed <- err
+		}()
+		_, err := s.api.CopyToContainer(ctx, f.container.ID, client.CopyToContainerOptions{
+			DestinationPath: "/", Content: read, AllowOverwriteDirWithFile: true,
+		})
+		_ = read.CloseWithError(io.ErrClosedPipe)
+		broken = <-packed
+		return err
 	})
-	_ = read.CloseWithError(io.ErrClosedPipe)
-	if broken := <-packed; broken != nil && !errors.Is(broken, io.ErrClosedPipe) {
+	if broken != nil && !errors.Is(broken, io.ErrClosedPipe) {
 		return box.Errorf(box.ClassUnknown, "%s box %s: %w", what, f.identity.Name(), broken)
 	}
 	if err != nil {
