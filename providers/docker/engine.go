@@ -28,7 +28,7 @@ const (
 // connection is the client whose version was agreed with the engine.
 type connection struct {
 	api    *client.Client
-	agreed string // the engine's version then; empty before the first answer
+	agreed string // the engine's version then; empty, as api is, before the first answer
 }
 
 // session is one call's view of the engine: who it is and what time it has.
@@ -97,28 +97,48 @@ func (d *Driver) connect(ctx context.Context) (context.Context, *session, error)
 	return ctx, s, nil
 }
 
-// agree returns a client that speaks what the engine speaks now.
+// agree returns a client that speaks what the engine speaks now. One that has
+// not agreed on a version is kept nowhere: without a version in the answer, as
+// when a proxy answers by itself, the client settles on its newest one for good.
 func (d *Driver) agree(ctx context.Context) (*client.Client, error) {
 	d.mu.Lock()
 	conn := d.conn
 	d.mu.Unlock()
-	pong, err := conn.api.Ping(ctx, client.PingOptions{NegotiateAPIVersion: true})
+	if conn.agreed != "" {
+		version, err := ping(ctx, conn.api)
+		if err != nil {
+			return nil, err
+		}
+		if version == conn.agreed {
+			return conn.api, nil
+		}
+	}
+	api, err := d.open()
 	if err != nil {
 		return nil, err
 	}
-	if conn.agreed != "" && conn.agreed != pong.APIVersion {
-		if conn.api, err = d.open(); err != nil {
-			return nil, err
-		}
-		if pong, err = conn.api.Ping(ctx, client.PingOptions{NegotiateAPIVersion: true}); err != nil {
-			return nil, err
-		}
+	version, err := ping(ctx, api)
+	if err != nil {
+		_ = api.Close()
+		return nil, err
 	}
-	conn.agreed = pong.APIVersion
 	d.mu.Lock()
-	d.conn = conn
+	d.conn = connection{api: api, agreed: version}
 	d.mu.Unlock()
-	return conn.api, nil
+	if conn.api != nil {
+		_ = conn.api.Close() // its idle connections; calls under way go on
+	}
+	return api, nil
+}
+
+// ping returns the version that the engine speaks, and agrees on one with it if
+// the client has not.
+func ping(ctx context.Context, api *client.Client) (string, error) {
+	pong, err := api.Ping(ctx, client.PingOptions{NegotiateAPIVersion: true})
+	if err == nil && pong.APIVersion == "" {
+		err = box.Errorf(box.ClassUnavailable, "what answers does not say which version of the API it speaks; ask again, and see what stands before the engine")
+	}
+	return pong.APIVersion, err
 }
 
 type waitKey struct{}
