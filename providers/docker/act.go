@@ -18,7 +18,7 @@ func (s *session) act(ctx context.Context, within time.Duration, do func(ctx con
 	short, cancel := context.WithTimeout(ctx, within)
 	defer cancel()
 	err := do(short)
-	if err == nil || !driver.Settled(classOf(err)) {
+	if err == nil || !driver.Settled(classOf(ctx, err)) {
 		s.acted = true // it was carried out, or may have been
 	}
 	return err

@@ -78,7 +78,7 @@ func (s *session) removeVolume(ctx context.Context, name, of string) error {
 	case err == nil, errdefs.IsNotFound(err):
 		return nil
 	case errdefs.IsConflict(err):
-		return box.Errorf(box.ClassUnavailable, "volume %s of box %s is used by another container; remove that, and delete the box again: %w", name, of, err)
+		return box.Errorf(box.ClassUnavailable, "volume %s of box %s is used by another container; remove that, and delete the box again: %w", name, of, quote(ctx, err))
 	}
 	return fault(ctx, "remove volume "+name, err)
 }

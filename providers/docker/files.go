@@ -85,14 +85,14 @@ func (s *session) readFile(ctx context.Context, id, name string) ([]byte, error)
 	packed := tar.NewReader(answer.Content)
 	head, err := packed.Next()
 	if err != nil {
-		return nil, box.Errorf(box.ClassUnavailable, "read %s of container %s: %w", name, id, err)
+		return nil, box.Errorf(box.ClassUnavailable, "read %s of container %s: %w", name, id, quote(ctx, err))
 	}
 	if head.Typeflag != tar.TypeReg || head.Size > most {
 		return nil, nil
 	}
 	raw, err := io.ReadAll(packed)
 	if err != nil {
-		return nil, box.Errorf(box.ClassUnavailable, "read %s of container %s: %w", name, id, err)
+		return nil, box.Errorf(box.ClassUnavailable, "read %s of container %s: %w", name, id, quote(ctx, err))
 	}
 	return raw, nil
 }

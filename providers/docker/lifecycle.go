@@ -376,7 +376,7 @@ func (s *session) remove(ctx context.Context, f *found) error {
 	case err == nil, errdefs.IsNotFound(err):
 		return nil
 	case errdefs.IsConflict(err): // "removal … is already in progress" (moby#22312)
-		return box.Errorf(box.ClassUnavailable, "the container of box %s is being removed; ask again: %w", f.identity.Name(), err)
+		return box.Errorf(box.ClassUnavailable, "the container of box %s is being removed; ask again: %w", f.identity.Name(), quote(ctx, err))
 	}
 	return fault(ctx, "remove the container of box "+f.identity.Name(), err)
 }

@@ -192,13 +192,13 @@ func (s *session) pull(ctx context.Context, name string) error {
 	case err == nil:
 		return nil
 	case errdefs.IsNotFound(err), errdefs.IsInvalidArgument(err):
-		return box.Invalidf("image", "%s cannot be pulled: %v", name, err)
+		return box.Invalidf("image", "%s cannot be pulled: %v", name, quote(ctx, err))
 	}
 	if out := fault(ctx, "pull image "+name, err); box.ClassOf(out) != box.ClassUnknown {
 		return out
 	}
 	// A stream that began well tells its failure without a class.
-	return box.Errorf(box.ClassUnavailable, "pull image %s: %w", name, err)
+	return box.Errorf(box.ClassUnavailable, "pull image %s: %w", name, quote(ctx, err))
 }
 
 // reserve returns the port that is kept for the box, 0 when the engine chooses.
