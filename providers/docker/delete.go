@@ -22,6 +22,11 @@ func (d *Driver) Delete(ctx context.Context, ref box.Ref) (box.Observation, erro
 	if err != nil {
 		return box.Observation{}, err
 	}
+	out, err := d.erase(ctx, s, id, ref)
+	return out, s.after(err)
+}
+
+func (d *Driver) erase(ctx context.Context, s *session, id box.Identity, ref box.Ref) (box.Observation, error) {
 	gone := box.Observation{Ref: ref, Phase: box.PhaseGone, Evidence: "the engine lists no container and no volume with its labels"}
 	f, err := s.find(ctx, id)
 	if err == nil {
@@ -65,14 +70,15 @@ func (d *Driver) Delete(ctx context.Context, ref box.Ref) (box.Observation, erro
 }
 
 func (s *session) removeVolume(ctx context.Context, name, of string) error {
-	short, cancel := context.WithTimeout(ctx, forced)
-	defer cancel()
-	_, err := s.api.VolumeRemove(short, name, client.VolumeRemoveOptions{})
+	err := s.act(ctx, forced, func(ctx context.Context) error {
+		_, err := s.api.VolumeRemove(ctx, name, client.VolumeRemoveOptions{})
+		return err
+	})
 	switch {
 	case err == nil, errdefs.IsNotFound(err):
 		return nil
 	case errdefs.IsConflict(err):
-		return box.Errorf(box.ClassUnavailable, "volume %s of box %s is used by another container; remove that, and delete the box again: %w", name, of, err)
+		return box.Errorf(box.ClassUnavailable, "volume %s of box %s is used by another container; remove that, and delete the box again: %w", name, of, quote(ctx, err))
 	}
 	return fault(ctx, "remove volume "+name, err)
 }

@@ -129,7 +129,7 @@ func New(installation string, opts Options) (*Driver, error) {
 	if err != nil {
 		return nil, box.Invalidf("host", "%v", err)
 	}
-	d.conn.api = api
+	defer func() { _ = api.Close() }()
 	if err := d.placePorts(api.DaemonHost()); err != nil {
 		return nil, err
 	}

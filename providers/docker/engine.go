@@ -2,12 +2,7 @@ package docker
 
 import (
 	"context"
-	"errors"
-	"io"
 	"net"
-	"net/http"
-	"strconv"
-	"sync/atomic"
 	"time"
 
 	"github.com/containerd/errdefs"
@@ -28,7 +23,7 @@ const (
 // connection is the client whose version was agreed with the engine.
 type connection struct {
 	api    *client.Client
-	agreed string // the engine's version then; empty before the first answer
+	agreed string // the engine's version then; empty, as api is, before the first answer
 }
 
 // session is one call's view of the engine: who it is and what time it has.
@@ -37,6 +32,7 @@ type session struct {
 	info  system.Info
 	print string
 	now   time.Time // the engine's clock
+	acted bool      // a request that changes something was, or may have been, carried out
 }
 
 // open returns a client that agrees on a version at its first request.
@@ -45,7 +41,16 @@ func (d *Driver) open() (*client.Client, error) {
 	if d.opts.Host != "" {
 		opts = []client.Opt{client.WithTLSClientConfigFromEnv(), client.WithHost(d.opts.Host), client.WithAPIVersionFromEnv()}
 	}
-	return client.New(append(opts, client.WithHTTPResponseHook(noteWait))...)
+	opts = append(opts, client.WithHTTPRequestHook(allow), client.WithHTTPResponseHook(note))
+	api, err := client.New(opts...)
+	if err != nil {
+		return nil, err
+	}
+	at, err := client.ParseHostURL(api.DaemonHost())
+	if err != nil || at.Scheme == "npipe" { // which is not spoken to by a dialer of ours
+		return api, err
+	}
+	return client.New(append(opts, bound(at))...)
 }
 
 // connect asks the engine who it is. The returned context hears how long the
@@ -60,7 +65,7 @@ func (d *Driver) connect(ctx context.Context) (context.Context, *session, error)
 	if err := ended(ctx); err != nil {
 		return ctx, nil, err
 	}
-	ctx = context.WithValue(ctx, waitKey{}, new(atomic.Int64))
+	ctx = context.WithValue(ctx, heardKey{}, new(heard))
 	short, cancel := context.WithTimeout(ctx, quick)
 	defer cancel()
 	api, err := d.agree(short)
@@ -96,89 +101,48 @@ func (d *Driver) connect(ctx context.Context) (context.Context, *session, error)
 	return ctx, s, nil
 }
 
-// agree returns a client that speaks what the engine speaks now.
+// agree returns a client that speaks what the engine speaks now. One that has
+// not agreed on a version is kept nowhere: without a version in the answer, as
+// when a proxy answers by itself, the client settles on its newest one for good.
 func (d *Driver) agree(ctx context.Context) (*client.Client, error) {
 	d.mu.Lock()
 	conn := d.conn
 	d.mu.Unlock()
-	pong, err := conn.api.Ping(ctx, client.PingOptions{NegotiateAPIVersion: true})
+	if conn.agreed != "" {
+		version, err := ping(ctx, conn.api)
+		if err != nil {
+			return nil, err
+		}
+		if version == conn.agreed {
+			return conn.api, nil
+		}
+	}
+	api, err := d.open()
 	if err != nil {
 		return nil, err
 	}
-	if conn.agreed != "" && conn.agreed != pong.APIVersion {
-		if conn.api, err = d.open(); err != nil {
-			return nil, err
-		}
-		if pong, err = conn.api.Ping(ctx, client.PingOptions{NegotiateAPIVersion: true}); err != nil {
-			return nil, err
-		}
+	version, err := ping(ctx, api)
+	if err != nil {
+		_ = api.Close()
+		return nil, err
 	}
-	conn.agreed = pong.APIVersion
 	d.mu.Lock()
-	d.conn = conn
+	d.conn = connection{api: api, agreed: version}
 	d.mu.Unlock()
-	return conn.api, nil
+	if conn.api != nil {
+		_ = conn.api.Close() // its idle connections; calls under way go on
+	}
+	return api, nil
 }
 
-type waitKey struct{}
-
-// noteWait keeps what a refusal asks to wait.
-func noteWait(answer *http.Response) {
-	wait, ok := answer.Request.Context().Value(waitKey{}).(*atomic.Int64)
-	if !ok || answer.StatusCode < http.StatusBadRequest {
-		return
+// ping returns the version that the engine speaks, and agrees on one with it if
+// the client has not.
+func ping(ctx context.Context, api *client.Client) (string, error) {
+	pong, err := api.Ping(ctx, client.PingOptions{NegotiateAPIVersion: true})
+	if err == nil && pong.APIVersion == "" {
+		err = box.Errorf(box.ClassUnavailable, "what answers does not say which version of the API it speaks; ask again, and see what stands before the engine")
 	}
-	const most = 24 * time.Hour
-	text := answer.Header.Get("Retry-After")
-	if seconds, err := strconv.Atoi(text); err == nil && seconds > 0 {
-		wait.Store(int64(min(time.Duration(seconds)*time.Second, most)))
-	} else if at, err := http.ParseTime(text); err == nil && time.Until(at) > 0 {
-		wait.Store(int64(min(time.Until(at), most)))
-	}
-}
-
-// fault wraps what the engine answered.
-func fault(ctx context.Context, what string, err error) error {
-	out := &box.Error{Class: classOf(err), Message: what, Err: err}
-	if wait, ok := ctx.Value(waitKey{}).(*atomic.Int64); ok && out.Class.Retryable() {
-		out.RetryAfter = time.Duration(wait.Swap(0))
-	}
-	return out
-}
-
-// classOf tells what an answer of the engine means. None means that a box is
-// gone: that takes a list without it.
-func classOf(err error) box.Class {
-	if e, ok := errors.AsType[*box.Error](err); ok {
-		return e.Class
-	}
-	network, isNetwork := errors.AsType[net.Error](err)
-	switch {
-	case errors.Is(err, context.Canceled):
-		return box.ClassCanceled
-	case errors.Is(err, context.DeadlineExceeded), isNetwork && network.Timeout():
-		return box.ClassDeadlineExceeded
-	case client.IsErrConnectionFailed(err):
-		return box.ClassUnavailable
-	case errdefs.IsNotFound(err):
-		return box.ClassNotFound
-	case errdefs.IsConflict(err), errdefs.IsAlreadyExists(err):
-		return box.ClassConflict
-	case errdefs.IsInvalidArgument(err), errdefs.IsOutOfRange(err):
-		return box.ClassInvalid
-	case errdefs.IsUnauthorized(err), errdefs.IsPermissionDenied(err):
-		return box.ClassUnauthorized
-	case errdefs.IsResourceExhausted(err):
-		return box.ClassExhausted
-	case errdefs.IsFailedPrecondition(err):
-		return box.ClassFailedPrecondition
-	case errdefs.IsNotImplemented(err):
-		return box.ClassUnsupported
-	case errdefs.IsUnavailable(err), errdefs.IsInternal(err), isNetwork, errors.Is(err, io.EOF), errors.Is(err, io.ErrUnexpectedEOF):
-		// A 500 says too little to be more: it may pass.
-		return box.ClassUnavailable
-	}
-	return box.ClassUnknown
+	return pong.APIVersion, err
 }
 
 // age is how long ago a time of the engine was, by its own clock.

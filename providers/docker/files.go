@@ -85,14 +85,14 @@ func (s *session) readFile(ctx context.Context, id, name string) ([]byte, error)
 	packed := tar.NewReader(answer.Content)
 	head, err := packed.Next()
 	if err != nil {
-		return nil, box.Errorf(box.ClassUnavailable, "read %s of container %s: %w", name, id, err)
+		return nil, box.Errorf(box.ClassUnavailable, "read %s of container %s: %w", name, id, quote(ctx, err))
 	}
 	if head.Typeflag != tar.TypeReg || head.Size > most {
 		return nil, nil
 	}
 	raw, err := io.ReadAll(packed)
 	if err != nil {
-		return nil, box.Errorf(box.ClassUnavailable, "read %s of container %s: %w", name, id, err)
+		return nil, box.Errorf(box.ClassUnavailable, "read %s of container %s: %w", name, id, quote(ctx, err))
 	}
 	return raw, nil
 }
@@ -110,20 +110,23 @@ type entry struct {
 // writeFiles puts entries into the container, whatever state it is in; what is
 // there is replaced.
 func (s *session) writeFiles(ctx context.Context, f *found, what string, entries []entry) error {
-	ctx, cancel := context.WithTimeout(ctx, forced)
-	defer cancel()
-	read, write := io.Pipe()
-	packed := make(chan error, 1)
-	go func() {
-		err := pack(write, entries)
-		_ = write.CloseWithError(err)
-		packed <- err
-	}()
-	_, err := s.api.CopyToContainer(ctx, f.container.ID, client.CopyToContainerOptions{
-		DestinationPath: "/", Content: read, AllowOverwriteDirWithFile: true,
+	var broken error
+	err := s.act(ctx, forced, func(ctx context.Context) error {
+		read, write := io.Pipe()
+		packed := make(chan error, 1)
+		go func() {
+			err := pack(write, entries)
+			_ = write.CloseWithError(err)
+			packed <- err
+		}()
+		_, err := s.api.CopyToContainer(ctx, f.container.ID, client.CopyToContainerOptions{
+			DestinationPath: "/", Content: read, AllowOverwriteDirWithFile: true,
+		})
+		_ = read.CloseWithError(io.ErrClosedPipe)
+		broken = <-packed
+		return err
 	})
-	_ = read.CloseWithError(io.ErrClosedPipe)
-	if broken := <-packed; broken != nil && !errors.Is(broken, io.ErrClosedPipe) {
+	if broken != nil && !errors.Is(broken, io.ErrClosedPipe) {
 		return box.Errorf(box.ClassUnknown, "%s box %s: %w", what, f.identity.Name(), broken)
 	}
 	if err != nil {

@@ -48,24 +48,30 @@ func (d *Driver) Create(ctx context.Context, req driver.CreateRequest) (box.Obse
 	if err != nil {
 		return box.Observation{}, err
 	}
-	f, err := s.find(ctx, req.Identity)
+	if err := d.bring(ctx, s, req.Identity, from, boxd, env); err != nil {
+		return box.Observation{}, s.after(err)
+	}
+	return s.report(ctx, req.Identity)
+}
+
+// bring makes what of a box is not there, and starts what was never started.
+func (d *Driver) bring(ctx context.Context, s *session, id box.Identity, from recipe, boxd *program, env []byte) error {
+	f, err := s.find(ctx, id)
 	if err != nil {
-		return box.Observation{}, err
+		return err
 	}
 	if f.deleting {
-		return box.Observation{}, box.Errorf(box.ClassConflict, "box %s is being deleted; finish that first", name)
+		return box.Errorf(box.ClassConflict, "box %s is being deleted; finish that first", id.Name())
 	}
 	if f.container == nil {
 		if f, err = d.make(ctx, s, f, from, boxd); err != nil {
-			return box.Observation{}, err
+			return err
 		}
 	}
-	if f.state() == container.StateCreated && !f.intent.suspends(f.life()) {
-		if err := s.start(ctx, f, boxd, env); err != nil {
-			return box.Observation{}, err
-		}
+	if f.state() != container.StateCreated || f.intent.suspends(f.life()) {
+		return nil
 	}
-	return s.report(ctx, f.identity)
+	return s.start(ctx, f, boxd, env)
 }
 
 // start copies in what a start needs, and starts a container that does not run.
@@ -73,9 +79,11 @@ func (s *session) start(ctx context.Context, f *found, boxd *program, env []byte
 	if err := s.fill(ctx, f, boxd, env); err != nil {
 		return err
 	}
-	short, cancel := context.WithTimeout(ctx, forced)
-	defer cancel()
-	if _, err := s.api.ContainerStart(short, f.container.ID, client.ContainerStartOptions{}); err != nil {
+	err := s.act(ctx, forced, func(ctx context.Context) error {
+		_, err := s.api.ContainerStart(ctx, f.container.ID, client.ContainerStartOptions{})
+		return err
+	})
+	if err != nil {
 		return fault(ctx, "start box "+f.identity.Name(), err)
 	}
 	return nil
@@ -85,7 +93,7 @@ func (s *session) start(ctx context.Context, f *found, boxd *program, env []byte
 func (s *session) report(ctx context.Context, id box.Identity) (box.Observation, error) {
 	f, err := s.find(ctx, id)
 	if err != nil {
-		return box.Observation{}, err
+		return box.Observation{}, s.after(err)
 	}
 	return s.observation(f), nil
 }
@@ -118,7 +126,7 @@ func (d *Driver) held(ctx context.Context, ref box.Ref, change func(ctx context.
 		return box.Observation{}, box.Errorf(box.ClassFailedPrecondition, "box %s is being deleted; finish that", ref.Name)
 	}
 	if err := change(ctx, s, f); err != nil {
-		return box.Observation{}, err
+		return box.Observation{}, s.after(err)
 	}
 	return s.report(ctx, id)
 }
@@ -191,9 +199,10 @@ func (s *session) pause(ctx context.Context, f *found) error {
 	if err := s.writeIntent(ctx, f, true, SuspendPause); err != nil {
 		return err
 	}
-	short, cancel := context.WithTimeout(ctx, quick)
-	defer cancel()
-	_, err := s.api.ContainerPause(short, f.container.ID, client.ContainerPauseOptions{})
+	err := s.act(ctx, quick, func(ctx context.Context) error {
+		_, err := s.api.ContainerPause(ctx, f.container.ID, client.ContainerPauseOptions{})
+		return err
+	})
 	if err == nil {
 		return nil
 	}
@@ -214,9 +223,10 @@ func (d *Driver) stop(ctx context.Context, s *session, f *found) error {
 	if err := s.writeIntent(ctx, f, true, SuspendStop); err != nil {
 		return err
 	}
-	long, cancel := context.WithTimeout(ctx, d.opts.StopTimeout+forced)
-	defer cancel()
-	_, err := s.api.ContainerStop(long, f.container.ID, client.ContainerStopOptions{Timeout: seconds(d.opts.StopTimeout)})
+	err := s.act(ctx, d.opts.StopTimeout+forced, func(ctx context.Context) error {
+		_, err := s.api.ContainerStop(ctx, f.container.ID, client.ContainerStopOptions{Timeout: seconds(d.opts.StopTimeout)})
+		return err
+	})
 	if err != nil {
 		return fault(ctx, "stop box "+name, err)
 	}
@@ -289,9 +299,6 @@ func (d *Driver) restart(ctx context.Context, s *session, f *found, env []byte) 
 			return err
 		}
 	}
-	if err := ended(ctx); err != nil {
-		return err
-	}
 	return s.start(ctx, f, boxd, env)
 }
 
@@ -301,9 +308,10 @@ func (s *session) unpause(ctx context.Context, f *found) error {
 	if err := s.writeIntent(ctx, f, false, ""); err != nil {
 		return err
 	}
-	short, cancel := context.WithTimeout(ctx, quick)
-	defer cancel()
-	_, err := s.api.ContainerUnpause(short, f.container.ID, client.ContainerUnpauseOptions{})
+	err := s.act(ctx, quick, func(ctx context.Context) error {
+		_, err := s.api.ContainerUnpause(ctx, f.container.ID, client.ContainerUnpauseOptions{})
+		return err
+	})
 	if err == nil {
 		return nil
 	}
@@ -360,14 +368,15 @@ func (d *Driver) reached(on netip.Addr) string {
 
 // remove takes a container away with its own anonymous volumes.
 func (s *session) remove(ctx context.Context, f *found) error {
-	short, cancel := context.WithTimeout(ctx, forced)
-	defer cancel()
-	_, err := s.api.ContainerRemove(short, f.container.ID, client.ContainerRemoveOptions{Force: true, RemoveVolumes: true})
+	err := s.act(ctx, forced, func(ctx context.Context) error {
+		_, err := s.api.ContainerRemove(ctx, f.container.ID, client.ContainerRemoveOptions{Force: true, RemoveVolumes: true})
+		return err
+	})
 	switch {
 	case err == nil, errdefs.IsNotFound(err):
 		return nil
 	case errdefs.IsConflict(err): // "removal … is already in progress" (moby#22312)
-		return box.Errorf(box.ClassUnavailable, "the container of box %s is being removed; ask again: %w", f.identity.Name(), err)
+		return box.Errorf(box.ClassUnavailable, "the container of box %s is being removed; ask again: %w", f.identity.Name(), quote(ctx, err))
 	}
 	return fault(ctx, "remove the container of box "+f.identity.Name(), err)
 }

@@ -160,7 +160,7 @@ type sight struct {
 // judge says what the box is.
 func (f *found) judge() sight {
 	say := func(phase box.Phase, since time.Time, format string, args ...any) sight {
-		return sight{phase: phase, since: since, evidence: fmt.Sprintf(format, args...)}
+		return sight{phase: phase, since: since, evidence: line(fmt.Sprintf(format, args...), 600)}
 	}
 	switch {
 	case f.container == nil && f.data == nil:

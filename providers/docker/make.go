@@ -64,9 +64,10 @@ func (d *Driver) make(ctx context.Context, s *session, f *found, from recipe, bo
 	if err := s.volume(ctx, name, from.marks(f.identity, roleData), f.identity, roleData); err != nil {
 		return nil, err
 	}
-	short, cancel := context.WithTimeout(ctx, forced)
-	defer cancel()
-	_, err = s.api.ContainerCreate(short, d.container(s, f.identity, from, image, port))
+	err = s.act(ctx, forced, func(ctx context.Context) error {
+		_, err := s.api.ContainerCreate(ctx, d.container(s, f.identity, from, image, port))
+		return err
+	})
 	switch {
 	case errdefs.IsConflict(err): // another worker was first, or a stranger: the labels tell
 	case err != nil:
@@ -118,13 +119,14 @@ func configLabels(c container.InspectResponse) map[string]string {
 
 // volume makes a volume, which answers the one that is there under its name.
 func (s *session) volume(ctx context.Context, name string, labels map[string]string, id box.Identity, role string) error {
-	ctx, cancel := context.WithTimeout(ctx, quick)
-	defer cancel()
-	made, err := s.api.VolumeCreate(ctx, client.VolumeCreateOptions{Name: name, Labels: labels})
-	switch {
-	case errdefs.IsConflict(err), err == nil && !is(made.Volume.Labels, id, role):
-		return box.Errorf(box.ClassAlreadyExists, "volume %s is there and is not of box %s; remove it", name, id.Name())
-	case err != nil:
+	err := s.act(ctx, quick, func(ctx context.Context) error {
+		made, err := s.api.VolumeCreate(ctx, client.VolumeCreateOptions{Name: name, Labels: labels})
+		if errdefs.IsConflict(err) || err == nil && !is(made.Volume.Labels, id, role) {
+			return box.Errorf(box.ClassAlreadyExists, "volume %s is there and is not of box %s; remove it", name, id.Name())
+		}
+		return err
+	})
+	if err != nil {
 		return fault(ctx, "make volume "+name, err)
 	}
 	return nil
@@ -178,6 +180,9 @@ func (s *session) look(ctx context.Context, image string) (client.ImageInspectRe
 
 // pull waits until the engine has the image, as long as its caller does.
 func (s *session) pull(ctx context.Context, name string) error {
+	if err := ended(ctx); err != nil {
+		return err
+	}
 	answer, err := s.api.ImagePull(ctx, name, client.ImagePullOptions{})
 	if err == nil {
 		err = answer.Wait(ctx)
@@ -187,13 +192,13 @@ func (s *session) pull(ctx context.Context, name string) error {
 	case err == nil:
 		return nil
 	case errdefs.IsNotFound(err), errdefs.IsInvalidArgument(err):
-		return box.Invalidf("image", "%s cannot be pulled: %v", name, err)
+		return box.Invalidf("image", "%s cannot be pulled: %v", name, quote(ctx, err))
 	}
 	if out := fault(ctx, "pull image "+name, err); box.ClassOf(out) != box.ClassUnknown {
 		return out
 	}
 	// A stream that began well tells its failure without a class.
-	return box.Errorf(box.ClassUnavailable, "pull image %s: %w", name, err)
+	return box.Errorf(box.ClassUnavailable, "pull image %s: %w", name, quote(ctx, err))
 }
 
 // reserve returns the port that is kept for the box, 0 when the engine chooses.
