@@ -3,7 +3,6 @@ package runtimeapi
 import (
 	"context"
 	"maps"
-	"slices"
 	"time"
 
 	"github.com/openhands/boxkeeper/box"
@@ -125,9 +124,7 @@ func (d *Driver) start(ctx context.Context, name string, body startRequest, secr
 		err = r.read(&made)
 	}
 	if err == nil && made.SessionID == name && made.RuntimeID != "" {
-		if err := d.single(ctx, name, made.RuntimeID); err != nil {
-			return nil, driver.Unsettled(err)
-		}
+		d.tellOfSecond(ctx, name)
 	}
 	if over := ended(ctx); over != nil {
 		return nil, over
@@ -144,22 +141,28 @@ func (d *Driver) start(ctx context.Context, name string, body startRequest, secr
 	return nil, box.Errorf(box.ClassUnavailable, "session %s was started and is not shown yet; ask again", name)
 }
 
-// single takes back the box that this very call has made, where another start
-// made one of the same name at the same time, as the service did before
-// OpenHands PR 8564. Nobody else was told of ours, and before the call there was
-// none: nothing can be in it. A list that can't be read finds no second one; it
-// is then stopped when the box is deleted.
-func (d *Driver) single(ctx context.Context, name, mine string) error {
-	found, err := d.namesakes(ctx, name, mine)
-	if err != nil {
+// tellOfSecond logs that starts at once made several boxes of one name, as the
+// service did before OpenHands PR 8564. None of them is stopped here, so of what
+// was made at least one always lives, and no box that somebody was told of is
+// ended, whatever the order of the calls and however late the list is:
+//
+//   - Two callers that both see two boxes can't agree which one stays: /sessions
+//     may show each of them another one, and a box that stays can end meanwhile.
+//   - That a box lost by some order (the lowest id stays) doesn't mean that nobody
+//     has it: another worker may have read it in /sessions before that changed.
+//   - The answer to /start doesn't say whether it made the box or found one that
+//     another call made and has handed out.
+//
+// Every caller answers what /sessions shows. The other box is stopped with it by
+// [Driver.Delete]; until then it costs what the install's idle reaper leaves.
+func (d *Driver) tellOfSecond(ctx context.Context, name string) {
+	found, err := d.namesakes(ctx, name, "")
+	switch {
+	case err != nil:
 		d.opts.Logger.WarnContext(ctx, "a new box was not compared with the list", "box", name, "error", err)
-		return nil
+	case len(found) > 1:
+		d.opts.Logger.WarnContext(ctx, "starts at once made several boxes of one name; they are stopped when the box is deleted", "box", name, "boxes", len(found))
 	}
-	if !slices.ContainsFunc(found, func(other session) bool { return other.SessionID == name && other.RuntimeID != mine }) {
-		return nil
-	}
-	d.opts.Logger.WarnContext(ctx, "two starts at once made two boxes; the later one is stopped", "box", name, "runtime_id", mine)
-	return d.stop(ctx, mine)
 }
 
 // doubt notes that a start was sent, settle that its outcome is known.
