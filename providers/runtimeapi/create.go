@@ -9,9 +9,16 @@ import (
 	"github.com/openhands/boxkeeper/providers/driver"
 )
 
-// startGrace is how long after a create that ended unclear no other one is sent
-// for the same name, while it is looked for.
-const startGrace = 30 * time.Second
+const (
+	// startGrace is how long after a create that ended unclear this process sends no
+	// other one for the same name, while it is looked for: as long as a start may
+	// take. One that was cut off early can still land late, and another start would
+	// then make a second box. Another process knows of no doubt of this one.
+	startGrace = changeWithin
+	// lookAgain is the longest wait that is asked for meanwhile. What has landed is
+	// found by a look, which is cheap, and somebody waits for the box.
+	lookAgain = 30 * time.Second
+)
 
 // startRequest is the body of /start: the fields that public clients send
 // [SDK, 22 Aug 2026].
@@ -190,7 +197,7 @@ func (d *Driver) mayStart(name string) error {
 		return nil
 	}
 	return &box.Error{
-		Class: box.ClassUnavailable, RetryAfter: rest,
+		Class: box.ClassUnavailable, RetryAfter: min(rest, lookAgain),
 		Message: "an earlier start of session " + name + " had no clear answer and it is not shown yet; it is looked for before another is sent",
 	}
 }

@@ -11,7 +11,7 @@
 //
 // What the driver must never do: take an answer for an absence that is not the
 // service's own 404 as JSON, call /stop except in [Driver.Delete], start a
-// session while it is unclear whether an earlier start of it was carried out,
-// keep a box's key (each resume changes it), or follow a redirect with the API
-// key.
+// session within the time that a start may take after one that this process sent
+// and whose outcome is unclear, keep a box's key (each resume changes it), or
+// follow a redirect with the API key.
 package runtimeapi
