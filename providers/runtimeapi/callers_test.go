@@ -114,18 +114,17 @@ func TestARefusedLookAtASuspendedBoxIsARefusal(t *testing.T) {
 }
 
 // TestAStartThatMayBeDoneIsNotSaidToBeRefused, whatever the service says of it
-// or of the second box that came of it.
+// or of the look that follows.
 func TestAStartThatMayBeDoneIsNotSaidToBeRefused(t *testing.T) {
 	t.Parallel()
 	p := serve(t, runtimeapitest.Options{})
 	p.Inject(runtimeapitest.Fault{Op: runtimeapitest.OpStart, Status: http.StatusNotImplemented, Body: `{"error":"no"}`})
 	_, err := create(t, p.open(t), "unclear")
 	wantClass(t, "create", err, box.ClassUnavailable)
-	p.Inject(runtimeapitest.Fault{Op: runtimeapitest.OpStart, Between: func() { made(t, p.open(t), "race") }})
-	p.Inject(runtimeapitest.Fault{Op: runtimeapitest.OpStop, Status: http.StatusUnauthorized, Body: `{"error":"Unauthorized"}`})
-	_, err = create(t, p.open(t), "race")
+	p.Inject(runtimeapitest.Fault{Op: runtimeapitest.OpSession, Skip: 2, Status: http.StatusUnauthorized, Body: `{"error":"Unauthorized"}`})
+	_, err = create(t, p.open(t), "unread")
 	wantClass(t, "create", err, box.ClassUnavailable)
-	require.Equal(t, 1, p.ops(runtimeapitest.OpStop))
+	require.Len(t, p.Boxes(), 1)
 }
 
 // TestASecretThatBeginsAnotherIsHidden with all of the other one.

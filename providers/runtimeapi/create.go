@@ -3,16 +3,22 @@ package runtimeapi
 import (
 	"context"
 	"maps"
-	"slices"
 	"time"
 
 	"github.com/openhands/boxkeeper/box"
 	"github.com/openhands/boxkeeper/providers/driver"
 )
 
-// startGrace is how long after a create that ended unclear no other one is sent
-// for the same name, while it is looked for.
-const startGrace = 30 * time.Second
+const (
+	// startGrace is how long after a create that ended unclear this process sends no
+	// other one for the same name, while it is looked for: as long as a start may
+	// take. One that was cut off early can still land late, and another start would
+	// then make a second box. Another process knows of no doubt of this one.
+	startGrace = changeWithin
+	// lookAgain is the longest wait that is asked for meanwhile. What has landed is
+	// found by a look, which is cheap, and somebody waits for the box.
+	lookAgain = 30 * time.Second
+)
 
 // startRequest is the body of /start: the fields that public clients send
 // [SDK, 22 Aug 2026].
@@ -125,9 +131,7 @@ func (d *Driver) start(ctx context.Context, name string, body startRequest, secr
 		err = r.read(&made)
 	}
 	if err == nil && made.SessionID == name && made.RuntimeID != "" {
-		if err := d.single(ctx, name, made.RuntimeID); err != nil {
-			return nil, driver.Unsettled(err)
-		}
+		d.tellOfSecond(ctx, name)
 	}
 	if over := ended(ctx); over != nil {
 		return nil, over
@@ -144,22 +148,28 @@ func (d *Driver) start(ctx context.Context, name string, body startRequest, secr
 	return nil, box.Errorf(box.ClassUnavailable, "session %s was started and is not shown yet; ask again", name)
 }
 
-// single takes back the box that this very call has made, where another start
-// made one of the same name at the same time, as the service did before
-// OpenHands PR 8564. Nobody else was told of ours, and before the call there was
-// none: nothing can be in it. A list that can't be read finds no second one; it
-// is then stopped when the box is deleted.
-func (d *Driver) single(ctx context.Context, name, mine string) error {
-	found, err := d.namesakes(ctx, name, mine)
-	if err != nil {
+// tellOfSecond logs that starts at once made several boxes of one name, as the
+// service did before OpenHands PR 8564. None of them is stopped here, so of what
+// was made at least one always lives, and no box that somebody was told of is
+// ended, whatever the order of the calls and however late the list is:
+//
+//   - Two callers that both see two boxes can't agree which one stays: /sessions
+//     may show each of them another one, and a box that stays can end meanwhile.
+//   - That a box lost by some order (the lowest id stays) doesn't mean that nobody
+//     has it: another worker may have read it in /sessions before that changed.
+//   - The answer to /start doesn't say whether it made the box or found one that
+//     another call made and has handed out.
+//
+// Every caller answers what /sessions shows. The other box is stopped with it by
+// [Driver.Delete]; until then it costs what the install's idle reaper leaves.
+func (d *Driver) tellOfSecond(ctx context.Context, name string) {
+	found, err := d.namesakes(ctx, name, "")
+	switch {
+	case err != nil:
 		d.opts.Logger.WarnContext(ctx, "a new box was not compared with the list", "box", name, "error", err)
-		return nil
+	case len(found) > 1:
+		d.opts.Logger.WarnContext(ctx, "starts at once made several boxes of one name; they are stopped when the box is deleted", "box", name, "boxes", len(found))
 	}
-	if !slices.ContainsFunc(found, func(other session) bool { return other.SessionID == name && other.RuntimeID != mine }) {
-		return nil
-	}
-	d.opts.Logger.WarnContext(ctx, "two starts at once made two boxes; the later one is stopped", "box", name, "runtime_id", mine)
-	return d.stop(ctx, mine)
 }
 
 // doubt notes that a start was sent, settle that its outcome is known.
@@ -187,7 +197,7 @@ func (d *Driver) mayStart(name string) error {
 		return nil
 	}
 	return &box.Error{
-		Class: box.ClassUnavailable, RetryAfter: rest,
+		Class: box.ClassUnavailable, RetryAfter: min(rest, lookAgain),
 		Message: "an earlier start of session " + name + " had no clear answer and it is not shown yet; it is looked for before another is sent",
 	}
 }

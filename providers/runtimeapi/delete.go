@@ -49,9 +49,9 @@ func (d *Driver) Delete(ctx context.Context, ref box.Ref) (box.Observation, erro
 
 // doomed names the boxes that have to be stopped, the one of ref last: a call
 // that is cut off before it is stopped can be repeated. A second box of the same
-// name was made by two starts at once; nobody could reach it, and it costs
-// money. Where the session is another box than the one of ref, nothing is
-// stopped: somebody else had a hand in it.
+// name was made by starts at once (see tellOfSecond): /sessions does not lead to
+// it, and it costs money. Where the session is another box than the one of ref,
+// nothing is stopped: somebody may be at work in it.
 func (d *Driver) doomed(ctx context.Context, ref box.Ref) ([]string, error) {
 	s, err := d.look(ctx, ref.Name)
 	if err != nil {

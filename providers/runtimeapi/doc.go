@@ -10,8 +10,8 @@
 // begins with "bk-<installation>-" is ours, and nothing else is ever touched.
 //
 // What the driver must never do: take an answer for an absence that is not the
-// service's own 404 as JSON, call /stop except in [Driver.Delete] and for a
-// second box that the same call has just made, start a session while it is
-// unclear whether an earlier start of it was carried out, keep a box's key
-// (each resume changes it), or follow a redirect with the API key.
+// service's own 404 as JSON, call /stop except in [Driver.Delete], start a
+// session within the time that a start may take after one that this process sent
+// and whose outcome is unclear, keep a box's key (each resume changes it), or
+// follow a redirect with the API key.
 package runtimeapi

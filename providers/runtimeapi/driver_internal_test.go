@@ -58,7 +58,7 @@ func TestAnUnclearCreateIsSentAgainAfterAWhile(t *testing.T) {
 		t.Fatal(err)
 	}
 	d.now = func() time.Time { return now }
-	create := func(want box.Class, starts int, play ...string) {
+	create := func(want box.Class, starts int, play ...string) (wait time.Duration) {
 		t.Helper()
 		service.other, service.sent = play, nil
 		_, err := d.Create(t.Context(), driver.CreateRequest{Identity: box.Identity{Installation: "0a1b2c3d", Workspace: "a", Epoch: 1}})
@@ -68,13 +68,22 @@ func TestAnUnclearCreateIsSentAgainAfterAWhile(t *testing.T) {
 		if got := strings.Count(strings.Join(service.sent, "\n"), "POST /start"); got != starts {
 			t.Fatalf("%d starts, want %d: %q", got, starts, service.sent)
 		}
+		_, wait = d.ErrorClass(err)
+		return wait
 	}
-	create(box.ClassUnavailable, 1, "absent", "absent", "away", "absent")
+	cut := []string{"absent", "absent", "away", "absent"}
+	create(box.ClassUnavailable, 1, cut...)
+	for end := now.Add(changeWithin); now.Before(end); {
+		// The start may still land: each try looks, and says when to look again.
+		wait := create(box.ClassUnavailable, 0, "absent", "absent")
+		if wait <= 0 || wait > min(lookAgain, end.Sub(now)) {
+			t.Fatalf("look again after %s, %s before the end", wait, end.Sub(now))
+		}
+		now = now.Add(wait)
+	}
+	create(box.ClassUnavailable, 1, cut...) // equal is over
+	now = now.Add(changeWithin - 1)
 	create(box.ClassUnavailable, 0, "absent", "absent")
-	now = now.Add(startGrace - 1)
-	create(box.ClassUnavailable, 0, "absent", "absent")
-	now = now.Add(1) // equal is over
-	create(box.ClassUnavailable, 1, "absent", "absent", "away", "absent")
 	// What comes to light meanwhile ends the doubt.
 	create("", 0, there)
 	create("", 1, "absent", "absent", there, there)

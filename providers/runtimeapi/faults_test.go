@@ -77,60 +77,6 @@ func TestAnUnclearCreateIsNotSentAgainAtOnce(t *testing.T) {
 	made(t, d, "refused")
 }
 
-func TestTwoStartsAtOnceLeaveOneBox(t *testing.T) {
-	t.Parallel()
-	p := serve(t, runtimeapitest.Options{})
-	mine, other := p.open(t), p.open(t)
-	var first box.Ref
-	p.Inject(runtimeapitest.Fault{Op: runtimeapitest.OpStart, Between: func() { first = made(t, other, "race") }})
-	seen, err := create(t, mine, "race")
-	require.NoError(t, err)
-	require.Equal(t, first, seen.Ref, "the one that somebody was told of stays")
-	require.Len(t, p.Boxes(), 2)
-	require.Len(t, p.Living(first.Name), 1)
-	require.Equal(t, first.ID, p.Living(first.Name)[0].RuntimeID)
-}
-
-func TestASecondBoxOfANameIsStoppedWithTheFirst(t *testing.T) {
-	t.Parallel()
-	p := serve(t, runtimeapitest.Options{})
-	d := p.open(t)
-	// Its create can't look at the list, so nobody notices.
-	p.Inject(runtimeapitest.Fault{Op: runtimeapitest.OpList, Skip: 3, Status: http.StatusBadGateway})
-	p.Inject(runtimeapitest.Fault{Op: runtimeapitest.OpStart, Between: func() { made(t, p.open(t), "race") }})
-	ref := made(t, d, "race")
-	require.Len(t, p.Living(ref.Name), 2)
-	// Cut off after the first /stop: the box of the ref is still there to go on from.
-	p.Inject(runtimeapitest.Fault{Op: runtimeapitest.OpStop, Skip: 1, Drop: true})
-	_, err := d.Delete(t.Context(), ref)
-	wantClass(t, "delete", err, box.ClassUnavailable)
-	require.Len(t, p.Living(ref.Name), 1)
-	require.Equal(t, ref.ID, p.Living(ref.Name)[0].RuntimeID)
-	seen, err := d.Delete(t.Context(), ref)
-	require.NoError(t, err)
-	require.Equal(t, box.PhaseGone, seen.Phase)
-	require.Empty(t, p.Living(ref.Name))
-}
-
-func TestABoxThatTheSessionIsNoMoreIsNotStopped(t *testing.T) {
-	t.Parallel()
-	p := serve(t, runtimeapitest.Options{})
-	var older box.Ref
-	p.Inject(runtimeapitest.Fault{Op: runtimeapitest.OpList, Skip: 3, Status: http.StatusBadGateway})
-	p.Inject(runtimeapitest.Fault{Op: runtimeapitest.OpStart, Between: func() { older = made(t, p.open(t), "race") }})
-	d := p.open(t)
-	newer := made(t, d, "race")
-	require.NotEqual(t, older.ID, newer.ID)
-	_, err := d.Delete(t.Context(), older)
-	wantClass(t, "delete", err, box.ClassFailedPrecondition)
-	_, err = d.Suspend(t.Context(), older)
-	wantClass(t, "suspend", err, box.ClassUnknown)
-	_, err = d.Endpoint(t.Context(), older)
-	wantClass(t, "endpoint", err, box.ClassUnknown)
-	require.Len(t, p.Living(newer.Name), 2)
-	require.Zero(t, p.ops(runtimeapitest.OpStop)+p.ops(runtimeapitest.OpPause))
-}
-
 func TestADeleteThatIsAnswered5xxAndDone(t *testing.T) {
 	t.Parallel()
 	for name, fault := range map[string]runtimeapitest.Fault{
