@@ -229,13 +229,7 @@ func (d *Driver) List(ctx context.Context, installation string) ([]driver.Listed
 	if err != nil {
 		return nil, err
 	}
-	// The plain list leaves out what failed [docs 13 Nov 2026]; the filter for all
-	// would bring every session that the team ever had.
-	live, err := d.api.sessions(ctx, "", godo.HostedAgentSessionListOptions{})
-	if err != nil {
-		return nil, err
-	}
-	failed, err := d.api.sessions(ctx, "", godo.HostedAgentSessionListOptions{Status: godo.HostedAgentSessionStatusFailed})
+	shown, err := d.shown(ctx)
 	if err != nil {
 		return nil, err
 	}
@@ -246,7 +240,7 @@ func (d *Driver) List(ctx context.Context, installation string) ([]driver.Listed
 	d.learn(environments...)
 	marks := claims(environments)
 	var out []driver.Listed
-	for _, s := range once(append(live, failed...)) {
+	for _, s := range shown {
 		if !validID(s.ID) || s.Status == godo.HostedAgentSessionStatusDestroyed {
 			continue
 		}
@@ -260,6 +254,21 @@ func (d *Driver) List(ctx context.Context, installation string) ([]driver.Listed
 		}
 	}
 	return out, nil
+}
+
+// shown returns the sessions of the team that are there: the live ones and those
+// that failed. The plain list leaves out what failed [docs 13 Nov 2026], and the
+// filter for all would bring every session that the team ever had.
+func (d *Driver) shown(ctx context.Context) ([]session, error) {
+	live, err := d.api.sessions(ctx, "", godo.HostedAgentSessionListOptions{})
+	if err != nil {
+		return nil, err
+	}
+	failed, err := d.api.sessions(ctx, "", godo.HostedAgentSessionListOptions{Status: godo.HostedAgentSessionStatusFailed})
+	if err != nil {
+		return nil, err
+	}
+	return once(append(live, failed...)), nil
 }
 
 // once keeps the last of what is listed twice: a page moved, or it failed between
