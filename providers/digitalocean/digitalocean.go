@@ -42,7 +42,9 @@ type Options struct {
 	// Size is the slug of the sandbox size; empty leaves it to the service, which
 	// takes mars-2vcpu-4gb [docs Nov 2026].
 	Size string
-	// AgentKind is the agent of the manifest, "openhands" by default.
+	// AgentKind is the agent of the manifest, "openhands" by default. No setting of
+	// an instance sets it or what is below; they are for tests and for programs
+	// that embed the driver.
 	AgentKind string
 	// Transport carries the requests; the default has timeouts for connecting.
 	Transport http.RoundTripper
@@ -181,7 +183,7 @@ func Row(Options) box.Capabilities {
 		ResumeWait:         box.Span(resumeWait),
 		SuspendProof:       "the session is PAUSED, with the service's reason",
 		DeleteProof:        "the session is DESTROYED, or a 404 in the right region with a token of the right team, twice",
-		Untested:           "everything: it was only run against a fake of the service",
+		Untested:           "everything: it was only run against a fake of the service; whether the ingress keeps the team's token from the box",
 	}
 }
 
