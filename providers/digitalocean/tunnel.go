@@ -88,8 +88,9 @@ func (d *Driver) retire(id string, t *tunnel) {
 }
 
 // hangUpAll ends the tunnel to a session that was suspended or deleted, with its
-// connections: whoever holds its address still, and the key of its box, must not
-// come to another box by a port that is given again.
+// connections: whoever holds its address still is refused at once and asks for
+// another one. The system may give the port again, to whom it likes, so an address
+// is not to be kept over a suspend.
 func (d *Driver) hangUpAll(id string) {
 	d.tunnels.mu.Lock()
 	defer d.tunnels.mu.Unlock()
