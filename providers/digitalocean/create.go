@@ -207,6 +207,11 @@ func (d *Driver) takenOver(ctx context.Context, ref box.Ref, all []environment) 
 
 // make creates what is missing. From is the id of the environment to use, if it is
 // there.
+//
+// The environment stays when the session is refused, and is swept a day later. To
+// delete it here would save the secrets in it that day, but another worker may make
+// the same box from it between a look and the deletion, and a session without its
+// environment is nobody's: it could not be found again, and would be billed.
 func (d *Driver) make(ctx context.Context, name, from string, want wanted) (*session, error) {
 	if from == "" {
 		id, err := d.api.createEnvironment(ctx, want.name, want.manifest, want.hide)

@@ -42,7 +42,9 @@ type Options struct {
 	// Size is the slug of the sandbox size; empty leaves it to the service, which
 	// takes mars-2vcpu-4gb [docs Nov 2026].
 	Size string
-	// AgentKind is the agent of the manifest, "openhands" by default.
+	// AgentKind is the agent of the manifest, "openhands" by default. No setting of
+	// an instance sets it or what is below; they are for tests and for programs
+	// that embed the driver.
 	AgentKind string
 	// Transport carries the requests; the default has timeouts for connecting.
 	Transport http.RoundTripper
@@ -181,7 +183,7 @@ func Row(Options) box.Capabilities {
 		ResumeWait:         box.Span(resumeWait),
 		SuspendProof:       "the session is PAUSED, with the service's reason",
 		DeleteProof:        "the session is DESTROYED, or a 404 in the right region with a token of the right team, twice",
-		Untested:           "everything: it was only run against a fake of the service",
+		Untested:           "everything: it was only run against a fake of the service; whether the ingress keeps the team's token from the box",
 	}
 }
 
@@ -229,13 +231,7 @@ func (d *Driver) List(ctx context.Context, installation string) ([]driver.Listed
 	if err != nil {
 		return nil, err
 	}
-	// The plain list leaves out what failed [docs 13 Nov 2026]; the filter for all
-	// would bring every session that the team ever had.
-	live, err := d.api.sessions(ctx, "", godo.HostedAgentSessionListOptions{})
-	if err != nil {
-		return nil, err
-	}
-	failed, err := d.api.sessions(ctx, "", godo.HostedAgentSessionListOptions{Status: godo.HostedAgentSessionStatusFailed})
+	shown, err := d.shown(ctx)
 	if err != nil {
 		return nil, err
 	}
@@ -246,7 +242,7 @@ func (d *Driver) List(ctx context.Context, installation string) ([]driver.Listed
 	d.learn(environments...)
 	marks := claims(environments)
 	var out []driver.Listed
-	for _, s := range once(append(live, failed...)) {
+	for _, s := range shown {
 		if !validID(s.ID) || s.Status == godo.HostedAgentSessionStatusDestroyed {
 			continue
 		}
@@ -260,6 +256,21 @@ func (d *Driver) List(ctx context.Context, installation string) ([]driver.Listed
 		}
 	}
 	return out, nil
+}
+
+// shown returns the sessions of the team that are there: the live ones and those
+// that failed. The plain list leaves out what failed [docs 13 Nov 2026], and the
+// filter for all would bring every session that the team ever had.
+func (d *Driver) shown(ctx context.Context) ([]session, error) {
+	live, err := d.api.sessions(ctx, "", godo.HostedAgentSessionListOptions{})
+	if err != nil {
+		return nil, err
+	}
+	failed, err := d.api.sessions(ctx, "", godo.HostedAgentSessionListOptions{Status: godo.HostedAgentSessionStatusFailed})
+	if err != nil {
+		return nil, err
+	}
+	return once(append(live, failed...)), nil
 }
 
 // once keeps the last of what is listed twice: a page moved, or it failed between

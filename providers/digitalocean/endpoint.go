@@ -92,6 +92,13 @@ func (d *Driver) Endpoint(ctx context.Context, ref box.Ref) (driver.Endpoint, er
 	return at, nil
 }
 
+// unreachable is for a session that was suspended or deleted: its address, and the
+// tunnel to it, end.
+func (d *Driver) unreachable(id string) {
+	d.addresses.forget(id)
+	d.hangUpAll(id)
+}
+
 func notYet(id string) error {
 	return box.Errorf(box.ClassUnavailable, "the address of session %s is not published yet; ask again", id)
 }

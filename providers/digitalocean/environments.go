@@ -102,15 +102,13 @@ func (d *Driver) sweep(ctx context.Context, all []environment) {
 		return
 	}
 	used := map[string]bool{}
-	for _, status := range []godo.HostedAgentSessionStatus{"", godo.HostedAgentSessionStatusFailed} {
-		found, err := d.api.sessions(ctx, "", godo.HostedAgentSessionListOptions{Status: status})
-		if err != nil {
-			d.opts.Logger.WarnContext(ctx, "old environments were not looked for", "error", err)
-			return
-		}
-		for _, s := range found {
-			used[s.ConfigID] = true
-		}
+	found, err := d.shown(ctx)
+	if err != nil {
+		d.opts.Logger.WarnContext(ctx, "old environments were not looked for", "error", err)
+		return
+	}
+	for _, s := range found {
+		used[s.ConfigID] = true
 	}
 	dropped := 0
 	for _, e := range old {
@@ -125,16 +123,21 @@ func (d *Driver) sweep(ctx context.Context, all []environment) {
 	}
 }
 
-// drop deletes an environment that no session but the one called gone was made
-// from and lives.
+// drop deletes an environment that no session was made from that is there. It is
+// what shows that a session is ours, so it stays too while a list shows the one
+// called gone. Unavailable: a list does, and a later call finds it out.
 func (d *Driver) drop(ctx context.Context, e environment, gone string) error {
 	made, err := d.api.sessions(ctx, e.ID, godo.HostedAgentSessionListOptions{Status: statusAll})
 	if err == nil {
 		for _, s := range made {
-			if s.Status != godo.HostedAgentSessionStatusDestroyed && s.ID != gone {
-				d.opts.Logger.WarnContext(ctx, "an environment stays, since another session uses it", "environment", e.ID, "session", s.ID, "status", short(s.Status))
-				return nil
+			if s.Status == godo.HostedAgentSessionStatusDestroyed {
+				continue
 			}
+			if s.ID == gone {
+				return box.Errorf(box.ClassUnavailable, "session %s is read as gone and is listed as %s, so environment %s stays; look again", s.ID, short(s.Status), e.ID)
+			}
+			d.opts.Logger.WarnContext(ctx, "an environment stays, since another session uses it", "environment", e.ID, "session", s.ID, "status", short(s.Status))
+			return nil
 		}
 		err = d.api.deleteEnvironment(ctx, e.ID)
 	}

@@ -433,6 +433,13 @@ func TestABoxThatFails(t *testing.T) {
 	found, err := d.List(t.Context(), installation)
 	require.NoError(t, err)
 	require.Len(t, found, 1)
+	// The service loses sight of it for a while: it is there, so it is not gone.
+	p.service.Inject(fake.Fault{Op: fake.OpGet, Status: http.StatusNotFound, Times: 2})
+	_, err = d.Observe(t.Context(), ref)
+	require.Equal(t, box.ClassUnavailable, box.ClassOf(err), "%v", err)
+	_, err = d.Delete(t.Context(), ref)
+	require.Equal(t, box.ClassUnavailable, box.ClassOf(err), "%v", err)
+	require.Zero(t, p.service.Count(fake.OpConfigDelete), "its environment shows that it is ours")
 	gone(t, p, d, ref)
 	require.Len(t, p.sane(t).Created[ref.Name], 1)
 }

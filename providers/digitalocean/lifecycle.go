@@ -37,14 +37,19 @@ func (d *Driver) Suspend(ctx context.Context, ref box.Ref) (out box.Observation,
 		case err != nil:
 			return box.Observation{}, err
 		case seen.Phase == box.PhaseSuspended:
+			d.unreachable(ref.ID)
 			return seen, nil
 		case seen.Phase == box.PhaseGone:
+			d.unreachable(ref.ID)
 			return box.Observation{}, notThere(seen)
 		case seen.Phase == box.PhaseFailed:
 			return box.Observation{}, box.Errorf(box.ClassFailedPrecondition, "session %s has failed, and a failed one cannot be suspended; delete the box", ref.ID)
 		case s.KeepWarm:
 			return box.Observation{}, box.Errorf(box.ClassFailedPrecondition, "session %s is kept warm, and the service pauses no such session; make a new one, since its environment cannot be changed", ref.ID)
 		case pausable(s.Status) && !asked:
+			// From here on it may be suspended, whatever is answered. One that is not
+			// gets a new tunnel with the next call for its address.
+			defer d.unreachable(ref.ID)
 			if err := d.api.pause(ctx, ref.ID); err != nil {
 				return d.afterRefusal(ctx, ref, err, box.PhaseSuspended)
 			}
@@ -177,7 +182,7 @@ func (d *Driver) Delete(ctx context.Context, ref box.Ref) (out box.Observation, 
 		return box.Observation{}, err
 	}
 	defer unlock()
-	defer d.addresses.forget(ref.ID)
+	defer d.unreachable(ref.ID)
 	asked := false
 	defer func() { err = settled(asked, err) }()
 	for left := removePolls; ; left-- {

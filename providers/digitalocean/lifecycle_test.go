@@ -147,6 +147,7 @@ func TestDelete(t *testing.T) {
 		used    = "GET " + configsAt + "/cfg-1/sessions?page_size=200&status=SESSION_STATUS_ALL"
 		drop    = "DELETE " + configsAt + "/cfg-1"
 		listed  = "GET " + sessionsAt + "?page_size=200"
+		failed  = listed + "&status=SESSION_STATUS_FAILED"
 	)
 	tidy := []string{configs, used, drop}
 	after := func(first ...string) []string { return append(first, tidy...) }
@@ -161,7 +162,7 @@ func TestDelete(t *testing.T) {
 			then(s, "PAUSED")
 			s.on(getAt, 404, `{}`)
 			s.on(deleteAt, 204, "")
-		}, "", after(getAt, deleteAt, getAt, listed), ""},
+		}, "", after(getAt, deleteAt, getAt, listed, failed), ""},
 		"a failed one is destroyed":        {func(s *script) { then(s, "FAILED", "DESTROYED"); s.on(deleteAt, 204, "") }, "", after(getAt, deleteAt, getAt), ""},
 		"it takes its time":                {func(s *script) { then(s, "READY", "DESTROYING", "DESTROYING", "DESTROYED"); s.on(deleteAt, 204, "") }, "", after(getAt, deleteAt, getAt, getAt, getAt), ""},
 		"one that was destroyed is tidied": {func(s *script) { then(s, "DESTROYED") }, "", after(getAt), ""},
@@ -176,6 +177,14 @@ func TestDelete(t *testing.T) {
 			then(s, "DESTROYED")
 			s.only("DELETE "+configsAt+"/cfg-1", 409, `{"error":{"code":409,"message":"sessions are active"}}`)
 		}, box.ClassUnavailable, after(getAt), "sessions are active"},
+		"it is gone and a list shows it": {func(s *script) {
+			then(s, "DESTROYED")
+			s.only("GET "+configsAt+"/cfg-1/sessions", 200, list("", sessionJSON("sess-1", "bk-0a1b2c3d-w-1", "READY", nil)))
+		}, box.ClassUnavailable, []string{getAt, configs, used}, "listed as READY"},
+		"it is a 404 and a list shows that it failed": {func(s *script) {
+			s.on(getAt, 404, `{}`)
+			s.only("GET "+configsAt+"/cfg-1/sessions", 200, list("", sessionJSON("sess-1", "bk-0a1b2c3d-w-1", "FAILED", nil)))
+		}, box.ClassUnavailable, []string{getAt, listed, failed, configs, used}, "listed as FAILED"},
 		"the environment is somebody's too": {func(s *script) {
 			then(s, "DESTROYED")
 			s.only("GET "+configsAt+"/cfg-1/sessions", 200, list("", sessionJSON("sess-2", "a fork", "READY", nil)))
@@ -191,7 +200,7 @@ func TestDelete(t *testing.T) {
 			s := newScript(t)
 			s.on("GET "+sessionsAt, 200, list(""))
 			s.on("GET "+configsAt, 200, `{"configs":[{"id":"cfg-2","name":"bkc-ffffffff-`+strings.Repeat("0", 16)+`-x"},{"id":"cfg-1","name":"`+ours+`"},{"id":"cfg-3","name":"bk-0a1b2c3d-w-1"}]}`)
-			s.on("GET "+configsAt+"/cfg-1/sessions", 200, list("", sessionJSON("sess-1", "bk-0a1b2c3d-w-1", "READY", nil))) // a list may lag
+			s.on("GET "+configsAt+"/cfg-1/sessions", 200, list("", sessionJSON("sess-1", "bk-0a1b2c3d-w-1", "DESTROYED", nil)))
 			s.on("DELETE "+configsAt+"/cfg-1", 204, "")
 			row.set(s)
 			seen, err := s.driver(t).Delete(t.Context(), refOf("sess-1", "w"))

@@ -58,9 +58,10 @@ func (d *Driver) look(ctx context.Context, ref box.Ref) (session, box.Observatio
 }
 
 // absent proves that a session which is answered with 404 is gone: the token's
-// team is read afresh, and the list of the region, which has to answer, does not
-// show the session. In the wrong region or team every id is a 404. The list is of
-// all, since one that was taken over has another name; a team has a hundred or so.
+// team is read afresh, and the lists of the region, which have to answer, do not
+// show the session, as one that lives or as one that failed. In the wrong region or
+// team every id is a 404. The lists are of all names, since one that was taken over
+// has another one; a team has a hundred or so.
 func (d *Driver) absent(ctx context.Context, ref box.Ref) (box.Observation, error) {
 	print, err := d.freshFingerprint(ctx)
 	if err != nil {
@@ -69,7 +70,7 @@ func (d *Driver) absent(ctx context.Context, ref box.Ref) (box.Observation, erro
 	if print != ref.Fingerprint {
 		return box.Observation{}, box.Errorf(box.ClassUnknown, "session %s is not found in %q, but was made in %q; point the instance back", ref.ID, print, ref.Fingerprint)
 	}
-	listed, err := d.api.sessions(ctx, "", godo.HostedAgentSessionListOptions{})
+	listed, err := d.shown(ctx)
 	if err != nil {
 		return box.Observation{}, err
 	}

@@ -130,6 +130,16 @@ func TestGoneNeedsProof(t *testing.T) {
 			missing(s)
 			s.on("GET "+sessionsAt, 200, list("", sessionJSON("sess-1", name, "READY", nil)))
 		}, box.ClassUnavailable},
+		"not found, and listed as one that failed": {func(s *script) {
+			missing(s)
+			s.on("GET "+sessionsAt, 200, list(""))
+			s.on("GET "+sessionsAt+"?SESSION_STATUS_FAILED", 200, list("", sessionJSON("sess-1", name, "FAILED", nil)))
+		}, box.ClassUnavailable},
+		"not found, and no list of what failed": {func(s *script) {
+			missing(s)
+			s.on("GET "+sessionsAt, 200, list(""))
+			s.on("GET "+sessionsAt+"?SESSION_STATUS_FAILED", 500, ``)
+		}, box.ClassUnavailable},
 		"not found, and so is the list":          {func(s *script) { missing(s); s.on("GET "+sessionsAt, 404, "404 page not found") }, box.ClassUnknown},
 		"not found, and the list is not allowed": {func(s *script) { missing(s); s.on("GET "+sessionsAt, 403, `{}`) }, box.ClassUnauthorized},
 		"not found, and the token is another team's now": {func(s *script) {

@@ -36,8 +36,8 @@ const (
 )
 
 // tunnels are the listeners of this process, one for each session that has no
-// public address. Each ends when it was not used for a while, so that none
-// outlives its use although nobody says when a box is done with.
+// public address. Each ends with the suspend or the deletion of its box, and when
+// it was not used for a while: another worker may have done these.
 type tunnels struct {
 	mu   sync.Mutex
 	open map[string]*tunnel
@@ -46,7 +46,8 @@ type tunnels struct {
 // tunnel forwards every connection to its listener over a WebSocket of its own.
 type tunnel struct {
 	listener net.Listener
-	busy     int
+	conns    map[net.Conn]bool
+	closed   bool
 	used     time.Time
 }
 
@@ -62,7 +63,7 @@ func (d *Driver) tunnelTo(ctx context.Context, id string) (driver.Endpoint, erro
 		if err != nil {
 			return driver.Endpoint{}, box.Errorf(box.ClassUnavailable, "open a tunnel to session %s: %w", id, err)
 		}
-		t = &tunnel{listener: listener}
+		t = &tunnel{listener: listener, conns: map[net.Conn]bool{}}
 		d.tunnels.open[id] = t
 		go d.serve(id, t)
 		time.AfterFunc(d.opts.TunnelIdle, func() { d.retire(id, t) })
@@ -76,15 +77,39 @@ func (d *Driver) tunnelTo(ctx context.Context, id string) (driver.Endpoint, erro
 func (d *Driver) retire(id string, t *tunnel) {
 	d.tunnels.mu.Lock()
 	defer d.tunnels.mu.Unlock()
-	if left := d.opts.TunnelIdle - time.Since(t.used); t.busy > 0 || left > 0 {
+	if t.closed {
+		return
+	}
+	if left := d.opts.TunnelIdle - time.Since(t.used); len(t.conns) > 0 || left > 0 {
 		time.AfterFunc(max(left, d.opts.TunnelIdle/4, time.Millisecond), func() { d.retire(id, t) })
 		return
 	}
+	d.shut(id, t)
+}
+
+// hangUpAll ends the tunnel to a session that was suspended or deleted, with its
+// connections: whoever holds its address still is refused at once and asks for
+// another one. The system may give the port again, to whom it likes, so an address
+// is not to be kept over a suspend.
+func (d *Driver) hangUpAll(id string) {
+	d.tunnels.mu.Lock()
+	defer d.tunnels.mu.Unlock()
+	if t := d.tunnels.open[id]; t != nil {
+		d.shut(id, t)
+	}
+}
+
+// shut closes a tunnel. The lock of the tunnels is held.
+func (d *Driver) shut(id string, t *tunnel) {
+	t.closed = true
 	if d.tunnels.open[id] == t {
 		delete(d.tunnels.open, id)
 	}
 	if err := t.listener.Close(); err != nil {
 		d.opts.Logger.Warn("a tunnel did not close", "session", id, "error", err)
+	}
+	for c := range t.conns {
+		c.Close()
 	}
 }
 
@@ -100,9 +125,12 @@ func (d *Driver) serve(id string, t *tunnel) {
 			d.tunnels.mu.Unlock()
 			return
 		}
-		d.count(t, 1)
+		if !d.enter(t, local) {
+			local.Close()
+			return
+		}
 		go func() {
-			defer d.count(t, -1)
+			defer d.leave(t, local)
 			defer local.Close()
 			if err := d.forward(id, local); err != nil {
 				d.opts.Logger.Info("a connection of a tunnel ended", "session", id, "error", err)
@@ -111,10 +139,22 @@ func (d *Driver) serve(id string, t *tunnel) {
 	}
 }
 
-func (d *Driver) count(t *tunnel, by int) {
+// enter counts a connection of a tunnel; false when the tunnel was closed.
+func (d *Driver) enter(t *tunnel, local net.Conn) bool {
 	d.tunnels.mu.Lock()
 	defer d.tunnels.mu.Unlock()
-	t.busy += by
+	if t.closed {
+		return false
+	}
+	t.conns[local] = true
+	t.used = time.Now()
+	return true
+}
+
+func (d *Driver) leave(t *tunnel, local net.Conn) {
+	d.tunnels.mu.Lock()
+	defer d.tunnels.mu.Unlock()
+	delete(t.conns, local)
 	t.used = time.Now()
 }
 
