@@ -307,7 +307,11 @@ func TestWaits(t *testing.T) {
 		_, err := d.Observe(t.Context(), refOf("sess-1", "w"))
 		class, wait := d.ErrorClass(err)
 		require.Equal(t, box.ClassExhausted, class)
-		require.InDelta(t, want, wait, float64(2*time.Second), text)
+		within := time.Duration(0)
+		if want == time.Hour { // a date, to the second, and a slow machine comes to it late
+			within = time.Minute
+		}
+		require.InDelta(t, want, wait, float64(within), text)
 		require.Len(t, s.lines(), 1, "nothing is repeated")
 	}
 }
