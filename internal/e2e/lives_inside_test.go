@@ -173,8 +173,6 @@ type user struct {
 	more  func(id string)
 }
 
-func newUser(l *life) *user { return &user{l: l, wrote: map[string][]string{}} }
-
 // api is how the box of the life is reached now.
 func (u *user) api() *serverAPI {
 	t := u.l.t
