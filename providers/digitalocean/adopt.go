@@ -70,7 +70,7 @@ func claims(all []environment) map[string]claim {
 // team's balance is restored. Its agent-server keeps the key that its maker gave
 // it.
 func (d *Driver) Adopt(ctx context.Context, id string, as box.Identity) (box.Observation, error) {
-	if err := ended(ctx); err != nil {
+	if err := driver.Ended(ctx); err != nil {
 		return box.Observation{}, err
 	}
 	ref := box.Ref{ID: id, Name: as.Name(), Epoch: as.Epoch}
@@ -84,7 +84,7 @@ func (d *Driver) Adopt(ctx context.Context, id string, as box.Identity) (box.Obs
 	if ref.Fingerprint, err = d.Fingerprint(ctx); err != nil {
 		return box.Observation{}, err
 	}
-	unlock, err := d.names.lock(ctx, as.Name())
+	unlock, err := d.names.Take(ctx, as.Name())
 	if err != nil {
 		return box.Observation{}, err
 	}

@@ -13,6 +13,7 @@ import (
 	"github.com/digitalocean/godo"
 
 	"github.com/openhands/boxkeeper/box"
+	"github.com/openhands/boxkeeper/providers/driver"
 	"github.com/openhands/boxkeeper/providers/driver/httpdriver"
 )
 
@@ -215,7 +216,7 @@ func pages[T any](ctx context.Context, what string, query url.Values, read func(
 		}
 		seen[next] = true
 		query.Set("page_token", next)
-		if err := ended(ctx); err != nil {
+		if err := driver.Ended(ctx); err != nil {
 			return nil, err
 		}
 	}

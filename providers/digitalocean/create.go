@@ -4,7 +4,6 @@ import (
 	"context"
 	"net/http"
 	"strings"
-	"sync"
 
 	"github.com/digitalocean/godo"
 
@@ -19,7 +18,7 @@ import (
 func (d *Driver) Create(ctx context.Context, req driver.CreateRequest) (box.Observation, error) {
 	name := req.Identity.Name()
 	ref := box.Ref{ID: "unknown", Name: name, Epoch: req.Identity.Epoch}
-	if err := ended(ctx); err != nil {
+	if err := driver.Ended(ctx); err != nil {
 		return box.Observation{}, err
 	}
 	if identity, ok := driver.IdentityOf(ref); !ok || identity.Installation != d.installation {
@@ -33,7 +32,7 @@ func (d *Driver) Create(ctx context.Context, req driver.CreateRequest) (box.Obse
 		return box.Observation{}, err
 	}
 	// One at a time in this process; of several workers the service lets one win.
-	unlock, err := d.names.lock(ctx, name)
+	unlock, err := d.names.Take(ctx, name)
 	if err != nil {
 		return box.Observation{}, err
 	}
@@ -241,43 +240,4 @@ func (d *Driver) make(ctx context.Context, name, from string, want wanted) (*ses
 		return nil, box.Errorf(box.ClassUnavailable, "%w; the environment is not there any more, and the next call makes it anew", err)
 	}
 	return nil, err
-}
-
-// locks makes calls about one name wait for each other in this process.
-type locks struct {
-	mu   sync.Mutex
-	held map[string]*turn
-}
-
-type turn struct {
-	token   chan struct{}
-	waiting int
-}
-
-func (l *locks) lock(ctx context.Context, name string) (unlock func(), err error) {
-	l.mu.Lock()
-	if l.held == nil {
-		l.held = map[string]*turn{}
-	}
-	t := l.held[name]
-	if t == nil {
-		t = &turn{token: make(chan struct{}, 1)}
-		l.held[name] = t
-	}
-	t.waiting++
-	l.mu.Unlock()
-	leave := func() {
-		l.mu.Lock()
-		defer l.mu.Unlock()
-		if t.waiting--; t.waiting == 0 {
-			delete(l.held, name)
-		}
-	}
-	select {
-	case t.token <- struct{}{}:
-		return func() { <-t.token; leave() }, nil
-	case <-ctx.Done():
-		leave()
-		return nil, ended(ctx)
-	}
 }

@@ -2,7 +2,6 @@ package digitalocean
 
 import (
 	"context"
-	"errors"
 	"log/slog"
 	"net/http"
 	"net/url"
@@ -86,7 +85,7 @@ type Driver struct {
 	opts         Options
 	region       string
 	api          *api
-	names        locks
+	names        driver.Locks
 	addresses    addresses
 	tunnels      tunnels
 
@@ -193,7 +192,7 @@ func (d *Driver) Capabilities() box.Capabilities { return Row(d.opts) }
 // Fingerprint returns the team of the token and the region. Unauthorized: the
 // token is not valid, or it lacks the scope account:read.
 func (d *Driver) Fingerprint(ctx context.Context) (string, error) {
-	if err := ended(ctx); err != nil {
+	if err := driver.Ended(ctx); err != nil {
 		return "", err
 	}
 	d.mu.Lock()
@@ -221,7 +220,7 @@ func (d *Driver) freshFingerprint(ctx context.Context) (string, error) {
 // List returns the sessions of this installation: the live ones, suspended ones
 // included, and those that failed.
 func (d *Driver) List(ctx context.Context, installation string) ([]driver.Listed, error) {
-	if err := ended(ctx); err != nil {
+	if err := driver.Ended(ctx); err != nil {
 		return nil, err
 	}
 	if installation != d.installation {
@@ -303,17 +302,12 @@ func (d *Driver) whose(ctx context.Context, marks map[string]claim, s session) (
 }
 
 // ErrorClass maps the errors of this driver.
-func (d *Driver) ErrorClass(err error) (box.Class, time.Duration) {
-	if e, ok := errors.AsType[*box.Error](err); ok {
-		return e.Class, e.RetryAfter
-	}
-	return box.ClassUnknown, 0
-}
+func (d *Driver) ErrorClass(err error) (box.Class, time.Duration) { return driver.ClassOf(err) }
 
 // own checks that ref is this installation's, was made here, and has an id that
 // may be put into a path: godo escapes none.
 func (d *Driver) own(ctx context.Context, ref box.Ref) error {
-	if err := ended(ctx); err != nil {
+	if err := driver.Ended(ctx); err != nil {
 		return err
 	}
 	identity, ok := driver.IdentityOf(ref)
@@ -333,25 +327,13 @@ func (d *Driver) own(ctx context.Context, ref box.Ref) error {
 	return nil
 }
 
-// ended answers for a context that is over.
-func ended(ctx context.Context) error {
-	switch err := ctx.Err(); {
-	case err == nil:
-		return nil
-	case errors.Is(err, context.DeadlineExceeded):
-		return box.Errorf(box.ClassDeadlineExceeded, "%w", err)
-	default:
-		return box.Errorf(box.ClassCanceled, "%w", err)
-	}
-}
-
 // wait is until the next look, or until ctx ends.
 func (d *Driver) wait(ctx context.Context) error {
 	timer := time.NewTimer(d.opts.PollEvery)
 	defer timer.Stop()
 	select {
 	case <-ctx.Done():
-		return ended(ctx)
+		return driver.Ended(ctx)
 	case <-timer.C:
 		return nil
 	}

@@ -177,7 +177,7 @@ func (d *Driver) Delete(ctx context.Context, ref box.Ref) (out box.Observation, 
 	if err := d.own(ctx, ref); err != nil {
 		return box.Observation{}, err
 	}
-	unlock, err := d.names.lock(ctx, ref.Name)
+	unlock, err := d.names.Take(ctx, ref.Name)
 	if err != nil {
 		return box.Observation{}, err
 	}

@@ -9,6 +9,7 @@ import (
 	"github.com/digitalocean/godo"
 
 	"github.com/openhands/boxkeeper/box"
+	"github.com/openhands/boxkeeper/providers/driver"
 	"github.com/openhands/boxkeeper/providers/driver/httpdriver"
 )
 
@@ -37,7 +38,7 @@ type call struct {
 // send makes one request and returns what the service says, if it says that all
 // is well.
 func (a *api) send(ctx context.Context, at *godo.Client, c call) (httpdriver.Answer, error) {
-	if err := ended(ctx); err != nil {
+	if err := driver.Ended(ctx); err != nil {
 		return httpdriver.Answer{}, box.Errorf(box.ClassOf(err), "%s: %w", c.what, err)
 	}
 	within, cancel := context.WithTimeout(ctx, c.limit)

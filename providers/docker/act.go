@@ -12,7 +12,7 @@ import (
 // a worker that stood still must not act beside the one that went on. The ctx that
 // do gets is its own and would not say.
 func (s *session) act(ctx context.Context, within time.Duration, do func(ctx context.Context) error) error {
-	if err := ended(ctx); err != nil {
+	if err := driver.Ended(ctx); err != nil {
 		return err
 	}
 	short, cancel := context.WithTimeout(ctx, within)

@@ -17,7 +17,7 @@ import (
 // later, nothing shows for whom it was made, and it does not run boxd, so that it
 // could be neither reached nor resumed. What is in it is copied into a new box.
 func (d *Driver) Adopt(ctx context.Context, id string, as box.Identity) (box.Observation, error) {
-	if err := ended(ctx); err != nil {
+	if err := driver.Ended(ctx); err != nil {
 		return box.Observation{}, err
 	}
 	if identity, ok := driver.IdentityOf(box.Ref{Name: as.Name(), Epoch: as.Epoch}); !ok || identity.Installation != d.installation {

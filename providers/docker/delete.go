@@ -13,7 +13,7 @@ import (
 // mark that deletion began comes first and goes last, so that what is left by
 // one that was cut off is never taken for a box that lost its container.
 func (d *Driver) Delete(ctx context.Context, ref box.Ref) (box.Observation, error) {
-	unlock, err := d.locks.take(ctx, ref.Name)
+	unlock, err := d.locks.Take(ctx, ref.Name)
 	if err != nil {
 		return box.Observation{}, err
 	}

@@ -2,7 +2,6 @@ package docker
 
 import (
 	"context"
-	"errors"
 	"log/slog"
 	"net/netip"
 	"path/filepath"
@@ -112,7 +111,7 @@ type Driver struct {
 	publishOn    netip.Addr
 	reach        string // empty: where the port is published
 
-	locks locks
+	locks driver.Locks
 	mu    sync.Mutex
 	conn  connection
 }
@@ -261,17 +260,12 @@ func (d *Driver) Fingerprint(ctx context.Context) (string, error) {
 }
 
 // ErrorClass maps the errors of this driver.
-func (d *Driver) ErrorClass(err error) (box.Class, time.Duration) {
-	if e, ok := errors.AsType[*box.Error](err); ok {
-		return e.Class, e.RetryAfter
-	}
-	return box.ClassUnknown, 0
-}
+func (d *Driver) ErrorClass(err error) (box.Class, time.Duration) { return driver.ClassOf(err) }
 
 // own returns the identity of a ref that is this installation's and was made
 // on the engine that answers now.
 func (d *Driver) own(ctx context.Context, ref box.Ref) (context.Context, *session, box.Identity, error) {
-	if err := ended(ctx); err != nil {
+	if err := driver.Ended(ctx); err != nil {
 		return ctx, nil, box.Identity{}, err
 	}
 	identity, ok := driver.IdentityOf(ref)
@@ -286,16 +280,4 @@ func (d *Driver) own(ctx context.Context, ref box.Ref) (context.Context, *sessio
 		return ctx, nil, identity, box.Errorf(box.ClassFailedPrecondition, "the box was made on %q, this is %q", ref.Fingerprint, s.print)
 	}
 	return ctx, s, identity, nil
-}
-
-// ended answers for a context that is over.
-func ended(ctx context.Context) error {
-	switch err := ctx.Err(); {
-	case err == nil:
-		return nil
-	case errors.Is(err, context.DeadlineExceeded):
-		return box.Errorf(box.ClassDeadlineExceeded, "%w", err)
-	default:
-		return box.Errorf(box.ClassCanceled, "%w", err)
-	}
 }

@@ -10,6 +10,7 @@ import (
 	"github.com/moby/moby/client"
 
 	"github.com/openhands/boxkeeper/box"
+	"github.com/openhands/boxkeeper/providers/driver"
 )
 
 // How long a call to the engine may take. A pull is bounded by its caller alone.
@@ -62,7 +63,7 @@ func (d *Driver) open() (*client.Client, error) {
 // else: the client goes on with its newest one when that fails, and an old
 // engine calls the next request wrong, which would be taken for our fault.
 func (d *Driver) connect(ctx context.Context) (context.Context, *session, error) {
-	if err := ended(ctx); err != nil {
+	if err := driver.Ended(ctx); err != nil {
 		return ctx, nil, err
 	}
 	ctx = context.WithValue(ctx, heardKey{}, new(heard))

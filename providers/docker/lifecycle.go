@@ -19,7 +19,7 @@ import (
 // Create makes the volume and the container, and starts boxd in it. What is
 // there of an earlier try, or after somebody removed the container, is used.
 func (d *Driver) Create(ctx context.Context, req driver.CreateRequest) (box.Observation, error) {
-	if err := ended(ctx); err != nil {
+	if err := driver.Ended(ctx); err != nil {
 		return box.Observation{}, err
 	}
 	name := req.Identity.Name()
@@ -39,7 +39,7 @@ func (d *Driver) Create(ctx context.Context, req driver.CreateRequest) (box.Obse
 		return box.Observation{}, err
 	}
 	defer boxd.close()
-	unlock, err := d.locks.take(ctx, name)
+	unlock, err := d.locks.Take(ctx, name)
 	if err != nil {
 		return box.Observation{}, err
 	}
@@ -100,7 +100,7 @@ func (s *session) report(ctx context.Context, id box.Identity) (box.Observation,
 
 // held runs change on a box that is there and ours, under this process's lock.
 func (d *Driver) held(ctx context.Context, ref box.Ref, change func(ctx context.Context, s *session, f *found) error) (box.Observation, error) {
-	unlock, err := d.locks.take(ctx, ref.Name)
+	unlock, err := d.locks.Take(ctx, ref.Name)
 	if err != nil {
 		return box.Observation{}, err
 	}

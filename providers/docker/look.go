@@ -142,7 +142,7 @@ func (s *session) inspect(ctx context.Context, f *found) (bool, error) {
 	case container.StateExited, container.StateCreated, container.StatePaused:
 		// What a box did to its own files must not be in the way of its deletion.
 		if f.intent, f.unread = s.readIntent(ctx, c.ID); f.unread != nil {
-			return true, ended(ctx)
+			return true, driver.Ended(ctx)
 		}
 	case container.StateRunning, container.StateRestarting, container.StateRemoving, container.StateDead:
 	}
@@ -278,7 +278,7 @@ func (f *found) renamed(ref box.Ref) error {
 
 // List reads every box of the installation, those without a container included.
 func (d *Driver) List(ctx context.Context, installation string) ([]driver.Listed, error) {
-	if err := ended(ctx); err != nil {
+	if err := driver.Ended(ctx); err != nil {
 		return nil, err
 	}
 	if installation != d.installation {

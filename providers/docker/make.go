@@ -14,6 +14,7 @@ import (
 	"github.com/moby/moby/client"
 
 	"github.com/openhands/boxkeeper/box"
+	"github.com/openhands/boxkeeper/providers/driver"
 )
 
 // portIn is where boxd listens in its container.
@@ -180,7 +181,7 @@ func (s *session) look(ctx context.Context, image string) (client.ImageInspectRe
 
 // pull waits until the engine has the image, as long as its caller does.
 func (s *session) pull(ctx context.Context, name string) error {
-	if err := ended(ctx); err != nil {
+	if err := driver.Ended(ctx); err != nil {
 		return err
 	}
 	answer, err := s.api.ImagePull(ctx, name, client.ImagePullOptions{})

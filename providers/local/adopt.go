@@ -15,7 +15,7 @@ import (
 // Adopt answers a box of ours, and makes a directory below boxes/ that has no
 // record a suspended box: its id is its name there.
 func (d *Driver) Adopt(ctx context.Context, id string, as box.Identity) (box.Observation, error) {
-	if err := ended(ctx); err != nil {
+	if err := driver.Ended(ctx); err != nil {
 		return box.Observation{}, err
 	}
 	ref := box.Ref{ID: as.Name(), Name: as.Name(), Epoch: as.Epoch}

@@ -15,7 +15,7 @@ import (
 
 // Create makes the directory and starts boxd in it.
 func (d *Driver) Create(ctx context.Context, req driver.CreateRequest) (box.Observation, error) {
-	if err := ended(ctx); err != nil {
+	if err := driver.Ended(ctx); err != nil {
 		return box.Observation{}, err
 	}
 	name := req.Identity.Name()
@@ -268,7 +268,7 @@ func (d *Driver) Resume(ctx context.Context, ref box.Ref, start driver.Start) (b
 		if err := d.stop(ctx, rec, grace); err != nil {
 			return err
 		}
-		if err := ended(ctx); err != nil {
+		if err := driver.Ended(ctx); err != nil {
 			return err
 		}
 		rec.Intent, rec.Process, rec.SuspendedAt = intentRun, nil, time.Time{}

@@ -159,7 +159,7 @@ func (d *Driver) Capabilities() box.Capabilities { return Row(d.opts) }
 
 // Fingerprint reads the ids of the directory and of the machine afresh.
 func (d *Driver) Fingerprint(ctx context.Context) (string, error) {
-	if err := ended(ctx); err != nil {
+	if err := driver.Ended(ctx); err != nil {
 		return "", err
 	}
 	return d.place.fingerprint()
@@ -168,7 +168,7 @@ func (d *Driver) Fingerprint(ctx context.Context) (string, error) {
 // List returns the boxes that a record names. A record that cannot be read is
 // an error: the list would be partial.
 func (d *Driver) List(ctx context.Context, installation string) ([]driver.Listed, error) {
-	if err := ended(ctx); err != nil {
+	if err := driver.Ended(ctx); err != nil {
 		return nil, err
 	}
 	if installation != d.installation {
@@ -188,7 +188,7 @@ func (d *Driver) List(ctx context.Context, installation string) ([]driver.Listed
 	}
 	var out []driver.Listed
 	for _, rec := range found {
-		if err := ended(ctx); err != nil {
+		if err := driver.Ended(ctx); err != nil {
 			return nil, err
 		}
 		name := rec.Identity.Name()
@@ -221,7 +221,7 @@ func (d *Driver) found(ctx context.Context) ([]*record, error) {
 	}
 	var out []*record
 	for _, name := range names {
-		if err := ended(ctx); err != nil {
+		if err := driver.Ended(ctx); err != nil {
 			return nil, err
 		}
 		if !strings.HasPrefix(name, "bk-"+d.installation+"-") {
@@ -239,17 +239,12 @@ func (d *Driver) found(ctx context.Context) ([]*record, error) {
 }
 
 // ErrorClass maps the errors of this driver.
-func (d *Driver) ErrorClass(err error) (box.Class, time.Duration) {
-	if e, ok := errors.AsType[*box.Error](err); ok {
-		return e.Class, e.RetryAfter
-	}
-	return box.ClassUnknown, 0
-}
+func (d *Driver) ErrorClass(err error) (box.Class, time.Duration) { return driver.ClassOf(err) }
 
 // own checks that ref is this installation's and was made here. present is
 // false for an id that this directory never gives.
 func (d *Driver) own(ctx context.Context, ref box.Ref) (present bool, err error) {
-	if err := ended(ctx); err != nil {
+	if err := driver.Ended(ctx); err != nil {
 		return false, err
 	}
 	identity, ok := driver.IdentityOf(ref)
@@ -264,18 +259,6 @@ func (d *Driver) own(ctx context.Context, ref box.Ref) (present bool, err error)
 		return false, box.Errorf(box.ClassFailedPrecondition, "the box was made in %q, this is %q", ref.Fingerprint, print)
 	}
 	return ref.ID == ref.Name, nil
-}
-
-// ended answers for a context that is over.
-func ended(ctx context.Context) error {
-	switch err := ctx.Err(); {
-	case err == nil:
-		return nil
-	case errors.Is(err, context.DeadlineExceeded):
-		return box.Errorf(box.ClassDeadlineExceeded, "%w", err)
-	default:
-		return box.Errorf(box.ClassCanceled, "%w", err)
-	}
 }
 
 // ioError wraps a failed file operation of ours. None of them means that a box

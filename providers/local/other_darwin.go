@@ -52,7 +52,7 @@ func refuseMounts(dir string) error {
 
 // removeTree removes name under dir and follows no link. It is safe to repeat.
 func removeTree(ctx context.Context, dir, name string) error {
-	if err := ended(ctx); err != nil {
+	if err := driver.Ended(ctx); err != nil {
 		return err
 	}
 	if err := refuseMounts(filepath.Join(dir, name)); err != nil {

@@ -18,6 +18,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/openhands/boxkeeper/box"
+	"github.com/openhands/boxkeeper/providers/driver"
 )
 
 // place is the directory of an instance, as a path without links.
@@ -220,7 +221,7 @@ func (p place) lock(ctx context.Context, name string) (func(), error) {
 		}
 		if file != nil && ctx.Err() != nil { // while it waited somebody else may have gone on
 			_ = file.Close()
-			return nil, ended(ctx)
+			return nil, driver.Ended(ctx)
 		}
 		if file != nil {
 			return func() {
@@ -233,7 +234,7 @@ func (p place) lock(ctx context.Context, name string) (func(), error) {
 		}
 		select {
 		case <-ctx.Done():
-			return nil, ended(ctx)
+			return nil, driver.Ended(ctx)
 		case <-tick.C:
 		}
 	}

@@ -11,6 +11,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/openhands/boxkeeper/box"
+	"github.com/openhands/boxkeeper/providers/driver"
 )
 
 // deepest is how many directories are open at once; what lies deeper is moved
@@ -40,7 +41,7 @@ func removeTree(ctx context.Context, dir, name string) error {
 
 // entry removes one entry of the directory at.
 func (r *remover) entry(at int, name, shown string, depth int) error {
-	if err := ended(r.ctx); err != nil {
+	if err := driver.Ended(r.ctx); err != nil {
 		return err
 	}
 	err := unix.Unlinkat(at, name, 0)

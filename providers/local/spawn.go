@@ -105,7 +105,7 @@ func (d *Driver) spawn(ctx context.Context, rec *record, env []string) error {
 		rec.Started, rec.StartedAt = true, time.Now().UTC()
 		return d.place.write(rec)
 	}
-	if err := ended(ctx); err != nil {
+	if err := driver.Ended(ctx); err != nil {
 		return err
 	}
 	log, err := d.prepare(name)

@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/openhands/boxkeeper/box"
+	"github.com/openhands/boxkeeper/providers/driver"
 )
 
 // settle is how long a signal is given before the process table is read again.
@@ -83,7 +84,7 @@ func end(ctx context.Context, p proc, sig syscall.Signal, wait time.Duration) er
 		if bound.Err() == nil {
 			return ioError("wait for a process", err)
 		}
-		if err := ended(ctx); err != nil {
+		if err := driver.Ended(ctx); err != nil {
 			return err
 		}
 		return errLate
@@ -173,7 +174,7 @@ func pause(ctx context.Context, length time.Duration) error {
 	defer timer.Stop()
 	select {
 	case <-ctx.Done():
-		return ended(ctx)
+		return driver.Ended(ctx)
 	case <-timer.C:
 		return nil
 	}

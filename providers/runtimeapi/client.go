@@ -15,6 +15,7 @@ import (
 	"unicode"
 
 	"github.com/openhands/boxkeeper/box"
+	"github.com/openhands/boxkeeper/providers/driver"
 	"github.com/openhands/boxkeeper/providers/driver/httpdriver"
 )
 
@@ -67,7 +68,7 @@ func (c *client) post(ctx context.Context, path string, body any, secrets []stri
 	if err != nil {
 		return nil, box.Errorf(box.ClassInternal, "write the request to %s: it cannot be written as JSON", path)
 	}
-	if err := ended(ctx); err != nil {
+	if err := driver.Ended(ctx); err != nil {
 		return nil, err
 	}
 	return c.send(ctx, http.MethodPost, path, text, changeWithin, secrets)

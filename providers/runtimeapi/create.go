@@ -40,7 +40,7 @@ const agentUser = 10001
 // Create starts the session of the box's name, or answers the one that is
 // there. The service knows no labels, and makes the box's key itself.
 func (d *Driver) Create(ctx context.Context, req driver.CreateRequest) (box.Observation, error) {
-	if err := ended(ctx); err != nil {
+	if err := driver.Ended(ctx); err != nil {
 		return box.Observation{}, err
 	}
 	name := req.Identity.Name()
@@ -52,7 +52,7 @@ func (d *Driver) Create(ctx context.Context, req driver.CreateRequest) (box.Obse
 	if body.Image == "" {
 		return box.Observation{}, box.Invalidf("image", "the spec names none and the instance has no default; set one of them")
 	}
-	release, err := d.locks.take(ctx, name)
+	release, err := d.locks.Take(ctx, name)
 	if err != nil {
 		return box.Observation{}, err
 	}
@@ -116,7 +116,7 @@ func (d *Driver) existing(ctx context.Context, name string) (*session, error) {
 // start sends /start once. Whatever becomes of the answer, the session is read
 // again: what it shows is the box.
 func (d *Driver) start(ctx context.Context, name string, body startRequest, secrets []string) (*session, error) {
-	if err := ended(ctx); err != nil {
+	if err := driver.Ended(ctx); err != nil {
 		return nil, err // not sent, so nothing is in doubt
 	}
 	d.doubt(name)
@@ -133,7 +133,7 @@ func (d *Driver) start(ctx context.Context, name string, body startRequest, secr
 	if err == nil && made.SessionID == name && made.RuntimeID != "" {
 		d.tellOfSecond(ctx, name)
 	}
-	if over := ended(ctx); over != nil {
+	if over := driver.Ended(ctx); over != nil {
 		return nil, over
 	}
 	s, unread := d.look(ctx, name)

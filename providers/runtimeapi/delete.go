@@ -14,7 +14,7 @@ func (d *Driver) Delete(ctx context.Context, ref box.Ref) (box.Observation, erro
 	if err := d.own(ctx, ref); err != nil {
 		return box.Observation{}, err
 	}
-	release, err := d.locks.take(ctx, ref.Name)
+	release, err := d.locks.Take(ctx, ref.Name)
 	if err != nil {
 		return box.Observation{}, err
 	}

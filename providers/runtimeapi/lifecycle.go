@@ -32,7 +32,7 @@ func (d *Driver) change(ctx context.Context, ref box.Ref, do func(seen box.Obser
 	if err := d.own(ctx, ref); err != nil {
 		return box.Observation{}, err
 	}
-	release, err := d.locks.take(ctx, ref.Name)
+	release, err := d.locks.Take(ctx, ref.Name)
 	if err != nil {
 		return box.Observation{}, err
 	}

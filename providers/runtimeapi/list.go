@@ -13,7 +13,7 @@ import (
 // the install is known to list broken boxes too, since a partial list would pass
 // for a whole one. A list whose length is not its total is an error.
 func (d *Driver) List(ctx context.Context, installation string) ([]driver.Listed, error) {
-	if err := ended(ctx); err != nil {
+	if err := driver.Ended(ctx); err != nil {
 		return nil, err
 	}
 	switch {

@@ -4,7 +4,6 @@ import (
 	"context"
 	"crypto/sha256"
 	"encoding/hex"
-	"errors"
 	"log/slog"
 	"net/http"
 	"net/netip"
@@ -87,7 +86,7 @@ type Driver struct {
 	opts         Options
 	place        string // fingerprint
 	api          *client
-	locks        locks
+	locks        driver.Locks
 
 	mu     sync.Mutex
 	doubts map[string]time.Time // box name: when its create ended unclear
@@ -117,7 +116,6 @@ func New(installation string, opts Options) (*Driver, error) {
 		installation: installation,
 		place:        fingerprint(base, opts),
 		api:          newClient(base, opts),
-		locks:        locks{held: map[string]chan struct{}{}},
 		doubts:       map[string]time.Time{},
 		grace:        startGrace,
 		now:          time.Now,
@@ -266,23 +264,18 @@ func (d *Driver) Capabilities() box.Capabilities { return Row(d.opts) }
 // Fingerprint returns the address and the account, or a digest of the key. No
 // call tells whose the key is, so nothing is read.
 func (d *Driver) Fingerprint(ctx context.Context) (string, error) {
-	if err := ended(ctx); err != nil {
+	if err := driver.Ended(ctx); err != nil {
 		return "", err
 	}
 	return d.place, nil
 }
 
 // ErrorClass maps the errors of this driver.
-func (d *Driver) ErrorClass(err error) (box.Class, time.Duration) {
-	if e, ok := errors.AsType[*box.Error](err); ok {
-		return e.Class, e.RetryAfter
-	}
-	return box.ClassUnknown, 0
-}
+func (d *Driver) ErrorClass(err error) (box.Class, time.Duration) { return driver.ClassOf(err) }
 
 // own checks that ref is this installation's and was made here.
 func (d *Driver) own(ctx context.Context, ref box.Ref) error {
-	if err := ended(ctx); err != nil {
+	if err := driver.Ended(ctx); err != nil {
 		return err
 	}
 	identity, ok := driver.IdentityOf(ref)
@@ -295,47 +288,4 @@ func (d *Driver) own(ctx context.Context, ref box.Ref) error {
 		return box.Errorf(box.ClassFailedPrecondition, "the ref of box %s lacks the service's own id, or holds one that is none", ref.Name)
 	}
 	return nil
-}
-
-// ended answers for a context that is over.
-func ended(ctx context.Context) error {
-	switch err := ctx.Err(); {
-	case err == nil:
-		return nil
-	case errors.Is(err, context.DeadlineExceeded):
-		return box.Errorf(box.ClassDeadlineExceeded, "%w", err)
-	default:
-		return box.Errorf(box.ClassCanceled, "%w", err)
-	}
-}
-
-// locks let one call at a time change a box: the service made two boxes of two
-// starts at once before OpenHands PR 8564.
-type locks struct {
-	mu   sync.Mutex
-	held map[string]chan struct{}
-}
-
-func (l *locks) take(ctx context.Context, name string) (release func(), err error) {
-	for {
-		l.mu.Lock()
-		busy, taken := l.held[name]
-		if !taken {
-			mine := make(chan struct{})
-			l.held[name] = mine
-			l.mu.Unlock()
-			return func() {
-				l.mu.Lock()
-				delete(l.held, name)
-				l.mu.Unlock()
-				close(mine)
-			}, nil
-		}
-		l.mu.Unlock()
-		select {
-		case <-busy:
-		case <-ctx.Done():
-			return nil, ended(ctx)
-		}
-	}
 }

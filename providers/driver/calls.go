@@ -1,0 +1,83 @@
+package driver
+
+import (
+	"context"
+	"errors"
+	"sync"
+	"time"
+
+	"github.com/openhands/boxkeeper/box"
+)
+
+// Ended returns the error of a context that is over, of class Canceled or
+// DeadlineExceeded, and nil for one that is not. A driver asks it right before
+// each change.
+func Ended(ctx context.Context) error {
+	switch err := ctx.Err(); {
+	case err == nil:
+		return nil
+	case errors.Is(err, context.DeadlineExceeded):
+		return box.Errorf(box.ClassDeadlineExceeded, "%w", err)
+	default:
+		return box.Errorf(box.ClassCanceled, "%w", err)
+	}
+}
+
+// ClassOf is the ErrorClass of a driver whose errors are all of type [box.Error].
+func ClassOf(err error) (class box.Class, retryAfter time.Duration) {
+	if e, ok := errors.AsType[*box.Error](err); ok {
+		return e.Class, e.RetryAfter
+	}
+	return box.ClassUnknown, 0
+}
+
+// Locks keeps the calls of this process on one box apart. The zero value is
+// ready for use. Between processes nothing does that: there the provider's own
+// answers decide, and what is written is written so that it may be written twice.
+type Locks struct {
+	mu   sync.Mutex
+	held map[string]*lock
+}
+
+type lock struct {
+	turn  chan struct{} // holds one token while somebody has it
+	users int
+}
+
+// Take waits for the lock of a box's name; the returned function gives it back.
+// The error is that of [Ended], also when ctx ended while it waited.
+func (l *Locks) Take(ctx context.Context, name string) (release func(), err error) {
+	l.mu.Lock()
+	if l.held == nil {
+		l.held = map[string]*lock{}
+	}
+	one := l.held[name]
+	if one == nil {
+		one = &lock{turn: make(chan struct{}, 1)}
+		l.held[name] = one
+	}
+	one.users++
+	l.mu.Unlock()
+	leave := func() {
+		l.mu.Lock()
+		defer l.mu.Unlock()
+		if one.users--; one.users == 0 {
+			delete(l.held, name)
+		}
+	}
+	select {
+	case one.turn <- struct{}{}:
+	case <-ctx.Done():
+		leave()
+		return nil, Ended(ctx)
+	}
+	if err := Ended(ctx); err != nil { // while it waited somebody else may have gone on
+		<-one.turn
+		leave()
+		return nil, err
+	}
+	return func() {
+		<-one.turn
+		leave()
+	}, nil
+}
