@@ -107,40 +107,19 @@ func staticArch(file io.ReaderAt, path, wanted string) (string, error) {
 // environ is what boxd reads at its start: NAME=value entries that each end with
 // a NUL byte. The image's own environment, its PATH for one, is under it.
 func environ(name string, start driver.Start) ([]byte, error) {
-	all := map[string]string{
+	fixed := map[string]string{
 		"HOME":   boxRoot + "/home",
 		"TMPDIR": boxRoot + "/tmp",
 		markBox:  name,
 	}
 	if start.SessionKey != "" {
-		all[keyVariable] = start.SessionKey.Reveal()
+		fixed[keyVariable] = start.SessionKey.Reveal()
 	}
-	fixed := maps.Clone(all)
-	add := func(field, name, value string) error {
-		switch _, taken := fixed[name]; {
-		case name == "" || strings.ContainsAny(name, "=\x00"):
-			return box.Invalidf(field, "%q is not a name of an environment variable", name)
-		case strings.ContainsRune(value, 0):
-			return box.Invalidf(field+"."+name, "the value holds a NUL byte")
-		case taken || strings.HasPrefix(name, "BOXKEEPER_") || strings.HasPrefix(name, "OH_SESSION_API_KEYS_"):
-			return box.Invalidf(field+"."+name, "is set by boxkeeper; leave it out")
-		}
-		all[name] = value
-		return nil
+	all, err := start.Variables(fixed)
+	if err != nil {
+		return nil, err
 	}
-	for _, name := range slices.Sorted(maps.Keys(start.Env)) {
-		if err := add("env", name, start.Env[name]); err != nil {
-			return nil, err
-		}
-	}
-	for _, name := range slices.Sorted(maps.Keys(start.SecretEnv)) {
-		if _, twice := start.Env[name]; twice {
-			return nil, box.Invalidf("env."+name, "is given under secrets too; keep one of them")
-		}
-		if err := add("secrets", name, start.SecretEnv[name].Reveal()); err != nil {
-			return nil, err
-		}
-	}
+	maps.Copy(all, fixed)
 	var out []byte
 	for _, name := range slices.Sorted(maps.Keys(all)) {
 		out = append(out, name+"="+all[name]+"\x00"...)

@@ -3,6 +3,9 @@ package driver
 import (
 	"context"
 	"errors"
+	"maps"
+	"slices"
+	"strings"
 	"sync"
 	"time"
 
@@ -29,6 +32,39 @@ func ClassOf(err error) (class box.Class, retryAfter time.Duration) {
 		return e.Class, e.RetryAfter
 	}
 	return box.ClassUnknown, 0
+}
+
+// Variables returns the variables of a start by their names, for a program that
+// gets those of fixed from its driver. Invalid: a name or a value that no
+// environment can hold, or one that is ours to set.
+func (s Start) Variables(fixed map[string]string) (map[string]string, error) {
+	out := map[string]string{}
+	add := func(field, name, value string) error {
+		switch _, taken := fixed[name]; {
+		case name == "" || strings.ContainsAny(name, "=\x00"):
+			return box.Invalidf(field, "%q is not a name of an environment variable", name)
+		case strings.ContainsRune(value, 0):
+			return box.Invalidf(field+"."+name, "the value holds a NUL byte")
+		case taken || strings.HasPrefix(name, "BOXKEEPER_") || strings.HasPrefix(name, "OH_SESSION_API_KEYS_"):
+			return box.Invalidf(field+"."+name, "is set by boxkeeper; leave it out")
+		}
+		out[name] = value
+		return nil
+	}
+	for _, name := range slices.Sorted(maps.Keys(s.Env)) {
+		if err := add("env", name, s.Env[name]); err != nil {
+			return nil, err
+		}
+	}
+	for _, name := range slices.Sorted(maps.Keys(s.SecretEnv)) {
+		if _, twice := s.Env[name]; twice {
+			return nil, box.Invalidf("env."+name, "is given under secrets too; keep one of them")
+		}
+		if err := add("secrets", name, s.SecretEnv[name].Reveal()); err != nil {
+			return nil, err
+		}
+	}
+	return out, nil
 }
 
 // Locks keeps the calls of this process on one box apart. The zero value is

@@ -53,32 +53,12 @@ func (d *Driver) environ(name string, start driver.Start) ([]string, error) {
 	if start.SessionKey != "" {
 		fixed[keyVariable] = start.SessionKey.Reveal()
 	}
+	given, err := start.Variables(fixed)
+	if err != nil {
+		return nil, err
+	}
 	all := map[string]string{"PATH": d.opts.Path, "LANG": "C.UTF-8"}
-	add := func(field, name, value string) error {
-		switch _, taken := fixed[name]; {
-		case name == "" || strings.ContainsAny(name, "=\x00"):
-			return box.Invalidf(field, "%q is not a name of an environment variable", name)
-		case strings.ContainsRune(value, 0):
-			return box.Invalidf(field+"."+name, "the value holds a NUL byte")
-		case taken || strings.HasPrefix(name, "BOXKEEPER_") || strings.HasPrefix(name, "OH_SESSION_API_KEYS_"):
-			return box.Invalidf(field+"."+name, "is set by boxkeeper; leave it out")
-		}
-		all[name] = value
-		return nil
-	}
-	for _, name := range slices.Sorted(maps.Keys(start.Env)) {
-		if err := add("env", name, start.Env[name]); err != nil {
-			return nil, err
-		}
-	}
-	for _, name := range slices.Sorted(maps.Keys(start.SecretEnv)) {
-		if _, twice := start.Env[name]; twice {
-			return nil, box.Invalidf("env."+name, "is given under secrets too; keep one of them")
-		}
-		if err := add("secrets", name, start.SecretEnv[name].Reveal()); err != nil {
-			return nil, err
-		}
-	}
+	maps.Copy(all, given)
 	maps.Copy(all, fixed)
 	out := make([]string, 0, len(all))
 	for _, name := range slices.Sorted(maps.Keys(all)) {
