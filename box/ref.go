@@ -66,6 +66,10 @@ type Observation struct {
 	// Age is how long ago this phase began by the provider's own clock; zero
 	// when it does not say.
 	Age Span `json:"age,omitzero"`
+	// StoredBytes is what the provider keeps for a suspended box by its own count:
+	// its disk, and copies of it. Zero when it does not say or nobody asked. A
+	// driver reads it in Suspend and Deepen only, where a slow count is no harm.
+	StoredBytes int64 `json:"stored_bytes,omitzero"`
 	// Native is what the provider says that it was told to do by itself; nil when
 	// it does not say.
 	Native *Native `json:"native,omitzero"`
