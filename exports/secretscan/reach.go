@@ -231,27 +231,35 @@ const kelvin = '\u212a'
 // holds reports whether every match surely holds one of the keywords. "No" is
 // a safe answer.
 func holds(re *syntax.Regexp, keywords []string) bool {
-	if texts := exact(re); texts != nil {
-		return allHold(texts, keywords)
+	return holdsBehind([]string{""}, re, keywords)
+}
+
+// holdsBehind is holds for what stands behind one of some texts: parsing takes out
+// what alternatives begin with, so that a keyword may begin there.
+func holdsBehind(run []string, re *syntax.Regexp, keywords []string) bool {
+	if together := product(run, exact(re)); together != nil {
+		return allHold(together, keywords)
 	}
 	switch re.Op { //nolint:exhaustive // of the others nothing is sure
 	case syntax.OpCapture, syntax.OpPlus:
-		return holds(re.Sub[0], keywords)
+		return holdsBehind(run, re.Sub[0], keywords)
 	case syntax.OpRepeat:
-		return re.Min > 0 && holds(re.Sub[0], keywords)
+		return re.Min > 0 && holdsBehind(run, re.Sub[0], keywords)
 	case syntax.OpAlternate:
-		return !slices.ContainsFunc(re.Sub, func(sub *syntax.Regexp) bool { return !holds(sub, keywords) })
+		return !slices.ContainsFunc(re.Sub, func(sub *syntax.Regexp) bool { return !holdsBehind(run, sub, keywords) })
 	case syntax.OpConcat:
-		run := []string{""} // what the last parts can be together
 		for _, sub := range re.Sub {
 			texts := exact(sub)
-			if run = product(run, texts); run == nil {
+			together := product(run, texts)
+			switch {
+			case together != nil:
+				run = together // what the last parts can be together
+			case texts != nil:
+				run = texts
+			case holdsBehind(run, sub, keywords):
+				return true
+			default:
 				run = []string{""}
-				if texts != nil {
-					run = texts
-				} else if holds(sub, keywords) {
-					return true
-				}
 			}
 			if allHold(run, keywords) {
 				return true

@@ -129,3 +129,34 @@ func TestReach(t *testing.T) {
 		t.Error("the rules are not what they were; look at what that costs")
 	}
 }
+
+// TestKeywordsThatAlternativesShare has rules whose alternatives begin alike:
+// parsing takes that out, and the keyword with it.
+func TestKeywordsThatAlternativesShare(t *testing.T) {
+	t.Parallel()
+	fast, slow := plain(t)
+	r := rand.New(rand.NewPCG(3, 3))
+	some := func(n int) string {
+		out := make([]byte, n)
+		for i := range out {
+			out[i] = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789"[r.IntN(62)]
+		}
+		return string(out)
+	}
+	digits := func(n int) string { return strings.Repeat("8317204956", 2)[:n] }
+	for _, token := range []string{
+		"fo1_" + some(43), "fm1a_" + some(120), "fm1r_" + some(3000), "fm2_" + some(100) + "==",
+		"xoxp-" + digits(12) + "-" + digits(12) + "-" + digits(12) + "-" + some(30),
+		"xoxe-" + digits(12) + "-" + digits(12) + "-" + digits(12) + "-" + some(30),
+	} {
+		text := []byte(some(4000) + " fm1 " + some(300) + "\n" + token + "\n" + some(4000))
+		if same(t, fast, slow, "x.txt", text) != 1 {
+			t.Errorf("%.20q is not found", token)
+		}
+	}
+	for i := range fast.rules {
+		if r := &fast.rules[i]; slices.Contains([]string{"flyio-access-token", "slack-user-token"}, r.id) && r.shape == nil {
+			t.Errorf("rule %s is tried on all of a piece", r.id)
+		}
+	}
+}

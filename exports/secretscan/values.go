@@ -53,13 +53,13 @@ func (v *Values) AddAll(other *Values) error {
 
 // values finds many texts, by a table of how they begin.
 type values struct {
-	maybe [1 << 13]uint64 // bits of hashes of the first 8 bytes
+	maybe [1 << 13]uint64 // mixed of hashes of the first 8 bytes
 	by    map[uint64][][]byte
 }
 
 func (v *values) add(value []byte) {
 	first := binary.LittleEndian.Uint64(value)
-	h := bits(first)
+	h := mixed(first)
 	v.maybe[h>>6] |= 1 << (h & 63)
 	if v.by == nil {
 		v.by = map[uint64][][]byte{}
@@ -73,7 +73,7 @@ func (v *values) add(value []byte) {
 func (v *values) each(text []byte, fn func(start, end int)) {
 	for i := 0; i+shortestValue <= len(text); i++ {
 		first := binary.LittleEndian.Uint64(text[i:])
-		if h := bits(first); v.maybe[h>>6]&(1<<(h&63)) == 0 {
+		if h := mixed(first); v.maybe[h>>6]&(1<<(h&63)) == 0 {
 			continue
 		}
 		for _, value := range v.by[first] {
@@ -86,5 +86,5 @@ func (v *values) each(text []byte, fn func(start, end int)) {
 	}
 }
 
-// bits mixes 8 bytes to a number below 2^19.
-func bits(x uint64) uint64 { return x * 0x9e3779b97f4a7c15 >> 45 }
+// mixed mixes 8 bytes to a number below 2^19.
+func mixed(x uint64) uint64 { return x * 0x9e3779b97f4a7c15 >> 45 }

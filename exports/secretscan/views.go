@@ -2,7 +2,9 @@ package secretscan
 
 import (
 	"bytes"
+	"cmp"
 	"encoding/base64"
+	"slices"
 	"unicode/utf16"
 	"unicode/utf8"
 )
@@ -16,61 +18,90 @@ const (
 // view is one way to read a piece.
 type view struct {
 	text []byte
-	// from[i] is where in the piece text[i] comes from; it has one more entry for
-	// the end. Nil means that text is the piece.
-	from []int32
+	// under is the view whose escapes are undone here, nil for the piece itself.
+	under *view
+	// parts say where in the text of under this text comes from, by place. Escapes
+	// are few beside what is around them, which is copied as a whole.
+	parts []part
+}
+
+// part is text that comes from one place.
+type part struct {
+	at   int32 // in the text of the view
+	from int32 // in the text of the view under it
+	// escaped is a character that an escape stands for: all its bytes come from
+	// where the escape begins.
+	escaped bool
 }
 
 // span returns the bytes of the piece that text[start:end] is made of.
 func (v *view) span(start, end int) (from, to int) {
-	if v.from == nil {
-		return start, end
+	for ; v.under != nil; v = v.under {
+		start, end = v.place(start), v.place(end)
 	}
-	return int(v.from[start]), int(v.from[end])
+	return start, end
+}
+
+// place returns where in the text of under text[i] comes from; i may be its end.
+func (v *view) place(i int) int {
+	n, found := slices.BinarySearchFunc(v.parts, i, func(p part, i int) int { return cmp.Compare(int(p.at), i) })
+	if !found {
+		n-- // the first part is at 0
+	}
+	p := v.parts[n]
+	if p.escaped {
+		return int(p.from)
+	}
+	return int(p.from) + i - int(p.at)
 }
 
 // undo returns the view with one layer of escapes undone, in the memory of
 // into, or false when there is none. What is no escape of JSON stays as it is.
 func (v *view) undo(into *view) bool {
-	first := bytes.IndexByte(v.text, '\\')
+	src := v.text
+	first := bytes.IndexByte(src, '\\')
 	if first < 0 {
 		return false
 	}
-	if cap(into.text) < len(v.text) { // it never grows
-		into.text, into.from = make([]byte, 0, len(v.text)), make([]int32, 0, len(v.text)+1)
+	if cap(into.text) < len(src) { // it never grows
+		into.text = make([]byte, 0, len(src))
 	}
-	text, from := into.text[:0], into.from[:0]
-	changed := false
-	src := v.text
-	place := func(i int) int32 {
-		if v.from == nil {
-			return int32(i) //nolint:gosec // a piece is far smaller
-		}
-		return v.from[i]
+	text, parts := into.text[:0], into.parts[:0]
+	add := func(from int, escaped bool) {
+		parts = append(parts, part{int32(len(text)), int32(from), escaped}) //nolint:gosec // a piece is far smaller
 	}
-	for i := 0; i < len(src); {
-		c := src[i]
-		if c != '\\' {
-			text, from = append(text, c), append(from, place(i))
-			i++
-			continue
-		}
+	changed, copied := false, 0
+	for i := first; i >= 0 && i < len(src); {
 		r, n := escape(src[i:])
 		if n == 0 {
-			text, from = append(text, c), append(from, place(i))
-			i++
+			i = backslash(src, i+1)
 			continue
 		}
-		changed = true
-		was := len(text)
-		text = utf8.AppendRune(text, r)
-		for range len(text) - was {
-			from = append(from, place(i))
+		if copied < i {
+			add(copied, false)
+			text = append(text, src[copied:i]...)
 		}
-		i += n
+		add(i, true)
+		text = utf8.AppendRune(text, r)
+		changed = true
+		copied = i + n
+		i = backslash(src, copied)
 	}
-	into.text, into.from = text, append(from, place(len(src)))
+	add(copied, false) // also where nothing is left, for the end
+	*into = view{append(text, src[copied:]...), v, parts}
 	return changed
+}
+
+// backslash returns where the first one from i on is, or -1.
+func backslash(text []byte, i int) int {
+	if i < len(text) && text[i] == '\\' { // they come in rows
+		return i
+	}
+	n := bytes.IndexByte(text[i:], '\\')
+	if n < 0 {
+		return -1
+	}
+	return i + n
 }
 
 // escape reads one escape of JSON at the start of text; its length is 0 when
@@ -144,21 +175,31 @@ func hexRune(text []byte, digits int) (r rune, ok bool) {
 // encoded calls fn with each run of base64 in text that is ASCII when it is
 // decoded.
 func encoded(text []byte, fn func(start, end int, decoded []byte)) {
-	for i := 0; i < len(text); {
-		if !base64Byte[text[i]] {
-			i++
-			continue
+	// A run that is long enough and begins at i or later has a byte at each
+	// minEncoded-th place, so most of the others need no look.
+	for i := 0; i+minEncoded <= len(text); {
+		at := i + minEncoded - 1
+		start := at + 1
+		for start > i && base64Byte[text[start-1]] {
+			start--
 		}
-		start := i
-		for i < len(text) && base64Byte[text[i]] {
-			i++
+		if start > i {
+			i = start
+			if start > at {
+				continue
+			}
 		}
-		run := text[start:i]
+		end := at + 1
+		for end < len(text) && base64Byte[text[end]] {
+			end++
+		}
+		i = end
+		run := text[start:end]
 		if len(run) < minEncoded || !printable(decode(run[:firstDecode])) {
 			continue
 		}
 		if decoded := decode(run); printable(decoded) {
-			fn(start, i, decoded)
+			fn(start, end, decoded)
 		}
 	}
 }
