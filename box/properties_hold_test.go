@@ -1,6 +1,7 @@
 package box_test
 
 import (
+	"bytes"
 	"fmt"
 	"reflect"
 	"slices"
@@ -300,7 +301,7 @@ func sameStep(_ *rapid.T, r rules, f *box.Facts, now time.Time) string {
 }
 
 func same(r rules, f *box.Facts, step box.Step, now time.Time) string {
-	before := copied(f)
+	before := encoded(f)
 	for _, facts := range []*box.Facts{f, copied(f)} {
 		if again := r.next(facts, now); !reflect.DeepEqual(again, step) {
 			return fmt.Sprintf("%+v\nand then %+v", step, again)
@@ -308,8 +309,8 @@ func same(r rules, f *box.Facts, step box.Step, now time.Time) string {
 		facts.StatusAt(now)
 		facts.WhyAt(now)
 	}
-	if after := copied(f); !reflect.DeepEqual(before, after) {
-		return "looking changes the facts"
+	if after := encoded(f); !bytes.Equal(before, after) {
+		return fmt.Sprintf("looking changes the facts from\n%s\nto\n%s", before, after)
 	}
 	return ""
 }

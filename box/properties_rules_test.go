@@ -71,15 +71,20 @@ func with(replace func(r *rules)) func() rules {
 
 // copied is what a run hands to the next one.
 func copied(f *box.Facts) *box.Facts {
+	var out box.Facts
+	if err := json.Unmarshal(encoded(f), &out); err != nil {
+		panic(err)
+	}
+	return &out
+}
+
+// encoded is how a run hands the facts over.
+func encoded(f *box.Facts) []byte {
 	data, err := json.Marshal(f)
 	if err != nil {
 		panic(err)
 	}
-	var out box.Facts
-	if err := json.Unmarshal(data, &out); err != nil {
-		panic(err)
-	}
-	return &out
+	return data
 }
 
 // never is later than anything that is armed.
