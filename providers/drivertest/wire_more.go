@@ -66,7 +66,7 @@ func testLagCreate(t *testing.T, w wired) {
 	w.line.lag(nil)
 	stepOf("create").again(t, w.bench, workspace, box.Ref{})
 	if got := w.wire.Boxes(t, name); got != 1 {
-		t.Errorf("%d boxes of one name in the end", got)
+		t.Errorf("%d boxes of one name in the end, want 1: the look-up lagged for %d creates, longer than any wait; the service has to refuse the second box, by a unique name or a key of idempotency (driver.Driver, Create)", got, five)
 	}
 }
 
@@ -115,7 +115,7 @@ func testLagList(t *testing.T, w wired) {
 	}
 	w.line.lag(nil)
 	if got := w.wire.Boxes(t, ref.Name); got != 1 {
-		t.Errorf("%d boxes of one name", got)
+		t.Errorf("%d boxes of one name, want 1: a create that does not find the box in a list made another one", got)
 	}
 	one(t, w.bench, ref)
 }
