@@ -72,6 +72,7 @@ func TestWireFindsMutants(t *testing.T) {
 		{"follows redirects", []string{"302 to a login page elsewhere", "307 to a login page elsewhere", "302 within the service"}},
 		{"reads unbounded bodies", []string{"an answer without end", "an error without end"}},
 		{"does not end with its context", []string{"the caller gives up while it waits/observe"}},
+		{"never asks its context", []string{"a context that is over without a signal changes nothing more"}},
 		{"puts the request into errors", []string{"the line is cut before the work"}},
 		{"quotes the answer in errors", []string{"an error that repeats what was sent", "502 with a page"}},
 		{"takes what is not JSON for JSON", []string{"200 with a login page/list", "the answer ends in its middle/list"}},

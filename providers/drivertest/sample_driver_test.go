@@ -62,6 +62,9 @@ func (d *sample) send(ctx context.Context, method, path, key string, body any) (
 	if err != nil {
 		return httpdriver.Answer{}, box.Errorf(box.ClassInternal, "encode a request: %w", err)
 	}
+	if err := driver.Ended(ctx); err != nil && method != http.MethodGet && d.flaw != "never asks its context" {
+		return httpdriver.Answer{}, err
+	}
 	if d.flaw == "does not end with its context" {
 		ctx = context.WithoutCancel(ctx)
 	}
@@ -339,7 +342,7 @@ func (d *sample) Endpoint(ctx context.Context, ref box.Ref) (driver.Endpoint, er
 	switch phase := d.seen(in, ref).Phase; {
 	case phase == box.PhaseUnknown:
 		return driver.Endpoint{}, box.Errorf(box.ClassUnknown, "the service calls the box %q, which this driver does not know; look again", in.State[:min(len(in.State), 40)])
-	case phase != box.PhaseRunning:
+	case phase == box.PhaseSuspended || phase == box.PhaseFailed:
 		return driver.Endpoint{}, box.Errorf(box.ClassFailedPrecondition, "the box is %s; resume it first", phase)
 	case in.URL == "" && d.flaw != "hands out an empty address":
 		return driver.Endpoint{}, box.Errorf(box.ClassUnavailable, "the box has no address yet; ask again")
