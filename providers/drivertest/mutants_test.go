@@ -79,6 +79,7 @@ func TestWireFindsMutants(t *testing.T) {
 		{"ignores Retry-After", []string{"429 with a wait in seconds", "429 with a wait as a date", "503 with a wait"}},
 		{"knows waits in seconds only", []string{"429 with a wait as a date"}},
 		{"says Internal of every fault of the service", []string{"500 with a page"}},
+		{"sends again what was refused", []string{"500 with a page/delete", "502 with a page/suspend", "503 with a page/create"}},
 		{"takes 429 for Unavailable", []string{"429 without a wait"}},
 		{"believes any 404", []string{"404 with a page", "404 of a server without that path", "404 without a body"}},
 		{"puts any id into a path", []string{"an id that is no part of a path reaches no other box"}},

@@ -5,6 +5,7 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
+	"io"
 	"net/http"
 	"strconv"
 	"time"
@@ -78,6 +79,10 @@ func (d *sample) send(ctx context.Context, method, path, key string, body any) (
 		req.Header.Set("Idempotency-Key", key)
 	}
 	answer, err := httpdriver.Do(d.client, req)
+	if err == nil && answer.Status >= 500 && d.flaw == "sends again what was refused" {
+		req.Body = io.NopCloser(bytes.NewReader(raw))
+		answer, err = httpdriver.Do(d.client, req)
+	}
 	if err != nil && d.flaw == "puts the request into errors" {
 		err = box.Errorf(box.ClassOf(err), "%w: %v", err, req.Header)
 	}

@@ -27,9 +27,12 @@ type fault struct {
 	// blind is true where no answer says what the box is doing.
 	blind bool
 	mark  bool // nothing shows whose box it is
-	make  func(t *testing.T, l *Line) (serve func(x *exchange), after func() string)
-	want  []box.Class // of an error; nil allows all that claim nothing
-	wait  func(asked time.Duration) string
+	// told is true where each request is answered and nothing is done: what can
+	// change something is then not sent a second time.
+	told bool
+	make func(t *testing.T, l *Line) (serve func(x *exchange), after func() string)
+	want []box.Class // of an error; nil allows all that claim nothing
+	wait func(asked time.Duration) string
 }
 
 // ending is how the caller gives up.
@@ -156,6 +159,9 @@ func refusals() []fault {
 			name: fmt.Sprintf("%d with a page", code), want: unclear(),
 			make: plain(refused(code, nil, kindHTML, page("Bad gateway"))),
 		})
+	}
+	for i := range out {
+		out[i].told = true
 	}
 	return out
 }
