@@ -81,7 +81,7 @@ func TestWireFindsMutants(t *testing.T) {
 		{"says Internal of every fault of the service", []string{"500 with a page"}},
 		{"sends again what was refused", []string{"500 with a page/delete", "502 with a page/suspend", "503 with a page/create"}},
 		{"takes 429 for Unavailable", []string{"429 without a wait"}},
-		{"believes any 404", []string{"404 with a page", "404 of a server without that path", "404 without a body"}},
+		{"believes any 404", []string{"404 with a page", "404 of a server without that path", "404 in JSON of a gateway without that route", "404 without a body"}},
 		{"puts any id into a path", []string{"an id that is no part of a path reaches no other box"}},
 		{"observes by the list", []string{"a list that lags behind a create proves nothing"}},
 		{"does not look whom an answer is about", []string{"an answer about another box is not believed", "200 with {}"}},

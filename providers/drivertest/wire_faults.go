@@ -187,6 +187,7 @@ func notTheService() []fault {
 		}},
 		{name: "404 with a page", want: unclear(), make: plain(refused(404, nil, kindHTML, page("404 Not Found")))},
 		{name: "404 of a server without that path", want: unclear(), make: plain(refused(404, nil, "text/plain; charset=utf-8", "404 page not found\n"))},
+		{name: "404 in JSON of a gateway without that route", want: unclear(), make: plain(refused(404, nil, kindJSON, `{"message":"no route matched with those values"}`))},
 		{name: "404 without a body", want: unclear(), make: plain(refused(404, nil, "", ""))},
 	}
 }
