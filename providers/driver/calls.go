@@ -34,9 +34,10 @@ func ClassOf(err error) (class box.Class, retryAfter time.Duration) {
 	return box.ClassUnknown, 0
 }
 
-// Variables returns the variables of a start by their names, for a program that
-// gets those of fixed from its driver. Invalid: a name or a value that no
-// environment can hold, or one that is ours to set.
+// Variables returns Env and SecretEnv as one, for a program that gets those of
+// fixed from its driver beside them, the one with the session key for one. Those
+// are not in the answer. Invalid: a name or a value that no environment can hold,
+// or one that is ours to set.
 func (s Start) Variables(fixed map[string]string) (map[string]string, error) {
 	out := map[string]string{}
 	add := func(field, name, value string) error {

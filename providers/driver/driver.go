@@ -1,18 +1,20 @@
 // Package driver is the contract between the portable type in package
 // providers and the adapter of one provider. Users of boxkeeper never see it;
 // whoever writes a driver needs only this text, box, and drivertest. The order
-// of the work, and what to do with the answers that providers really give, is in
-// docs/providers/writing-a-driver.md; this text is the law.
+// of the work, what to do with the answers that providers really give, and where
+// a driver is hooked up, is in docs/providers/writing-a-driver.md; this text is
+// the law.
 //
 // Rules for every driver:
 //
 //   - "Already so" is success: suspending a suspended box, resuming a running
 //     one and deleting one that is proven gone return the observation, no error.
 //   - "Could not read" is an error, never [box.PhaseGone]. Gone needs an answer
-//     from the provider that the id is absent under the ref's fingerprint: its
-//     own answer, from the address that was asked, with a credential that it
-//     accepts. A 404 of a gateway, of a router without that path, behind a
-//     redirect or without a body is none, and neither is a list that lacks it.
+//     from the provider that the id is absent under the ref's fingerprint, or in a
+//     state that is its word for the end of a box and its files: its own answer,
+//     from the address that was asked, with a credential that it accepts. A 404 of
+//     a gateway, of a router without that path, behind a redirect or without a
+//     body is none, and neither is a list that lacks it.
 //   - A nil error is a proof: an outcome that is not (yet) proven is an error.
 //     What was asked for is no proof; what is read afterwards is.
 //   - An answer is about the box of the ref or it is an error of class Unknown:
@@ -63,10 +65,12 @@ import (
 // drivertest checks.
 type Driver interface {
 	// Capabilities returns the row. It MUST be constant and complete
-	// (box.Capabilities.Missing is empty), and it sends nothing. Yes is what the
-	// provider keeps on every call, not what it mostly does; what is not known for
-	// certain is No, and Untested says so. The two proofs name what is read
-	// afterwards, and where, not what was asked for.
+	// (box.Capabilities.Missing is empty), and it sends nothing: a length of time
+	// that an account sets, or that nobody knows, is an option of the instance. Yes
+	// is what the provider keeps on every call, not what it mostly does. What is not
+	// known for certain is the answer that relies on less, and Untested says so: Yes
+	// for LookingIsUse and ExportNeedsRunning, No for every other claim. The two
+	// proofs name what is read afterwards, and where, not what was asked for.
 	Capabilities() box.Capabilities
 
 	// Fingerprint returns the account, region or engine that this instance
@@ -83,9 +87,9 @@ type Driver interface {
 	// name first, and since such a look may lag it also makes the box in a way
 	// that the provider refuses or joins the second time, by a unique name or a
 	// key of idempotency. The ref in the answer MUST carry the id, the name, the
-	// epoch and the fingerprint, and, of a driver that claims NativeIdle, the
-	// timers as read back from the provider. A box of ours that is suspended or
-	// failed is answered as it is. It does not wait for the agent-server.
+	// epoch and the fingerprint, and an answer of a driver that claims NativeIdle
+	// MUST carry the timers as read back from the provider. A box of ours that is
+	// suspended or failed is answered as it is. It does not wait for the agent-server.
 	Create(ctx context.Context, req CreateRequest) (box.Observation, error)
 
 	// Observe reads the box on the control plane, by its id. It MUST NOT wake,
@@ -96,15 +100,19 @@ type Driver interface {
 
 	// Suspend makes the box stop costing compute while its files are kept, and
 	// returns only with proof (PhaseSuspended) or an error: Unavailable while it
-	// is under way. It MUST be safe to repeat. A failed box is settled as
-	// suspended. For a gone box it MUST return NotFound.
+	// is under way, or while a box that is starting cannot be told yet. It MUST be
+	// safe to repeat. A failed box whose files are kept, and whose compute is not
+	// paid for, becomes a suspended one; where the provider suspends none that
+	// failed it is FailedPrecondition. For a gone box it MUST return NotFound.
 	Suspend(ctx context.Context, ref box.Ref) (box.Observation, error)
 
 	// Resume wakes a suspended box, or starts a failed one whose files are there;
 	// the ref in the answer may differ, and since that answer may be lost the ref
-	// from before MUST still lead to the box. A running box is left alone. It does not
+	// from before MUST still lead to the box. A running box is left alone, and a
+	// failed one that the provider cannot start is FailedPrecondition. It does not
 	// wait for the agent-server. For a gone box it MUST return NotFound, and MUST
-	// NOT create an empty one in its place.
+	// NOT create an empty one in its place. A driver whose boxes keep their memory
+	// has no use for start.
 	Resume(ctx context.Context, ref box.Ref, start Start) (box.Observation, error)
 
 	// Delete destroys the box and all that we own beside it, from every phase,
@@ -114,11 +122,12 @@ type Driver interface {
 	Delete(ctx context.Context, ref box.Ref) (box.Observation, error)
 
 	// Endpoint says how to reach the agent-server of a running box. The answer
-	// holds a credential: it is used at once and never stored. For a box that
-	// is not running it MUST return FailedPrecondition, for a gone one NotFound,
-	// and for one whose phase is unknown an error of class Unknown. A running box
-	// that has no address yet is Unavailable: ask again. It sends nothing to the
-	// box itself.
+	// holds a credential, in its header and never in its URL: it is used at once
+	// and never stored. For a suspended or failed box it MUST return
+	// FailedPrecondition, for a gone one NotFound, and for one whose phase is
+	// unknown an error of class Unknown or Unavailable. One that is starting, or
+	// has no address yet, is Unavailable: ask again. It sends nothing to the box
+	// itself.
 	Endpoint(ctx context.Context, ref box.Ref) (Endpoint, error)
 
 	// ErrorClass maps an error that a method of this driver returned, and says
@@ -132,7 +141,8 @@ type Driver interface {
 // driver that claims List implements it; a partial list MUST be an error, and so
 // MUST one whose pages repeat themselves. A list may lag: it proves nothing of a
 // single box, neither that it is there nor that it is gone. Boxes with other
-// marks, or none, are left out; one of ours whose state is unknown is not.
+// marks, or none, are left out; one of ours whose state is unknown is not. An
+// installation that is not the driver's is FailedPrecondition.
 type Lister interface {
 	List(ctx context.Context, installation string) ([]Listed, error)
 }
@@ -199,18 +209,28 @@ type Deepener interface {
 // CreateRequest is what a driver needs to make a box.
 type CreateRequest struct {
 	Identity box.Identity
-	Image    string
-	Labels   map[string]string
-	Start    Start
-	Native   box.Native // the timers that the provider is to keep itself
+	// Image is empty where the spec names none: then the instance's own is meant,
+	// and Invalid says that it has none either.
+	Image string
+	// Labels are the caller's own, for people who look at the provider. Where it
+	// has no place for them they are left out; nothing depends on them.
+	Labels map[string]string
+	Start  Start
+	// Native are the timers that the provider is to keep itself. Where it would
+	// set one that is zero here by itself, that one is switched off, or made as
+	// long as it may be.
+	Native box.Native
 }
 
 // Start is what the processes of a box need each time they start. It holds
-// secrets; it is resolved right before the call and never stored.
+// secrets; it is resolved right before the call and never stored. What is to be
+// in the environment of the agent-server comes from [Start.Variables].
 type Start struct {
-	Env        map[string]string
-	SecretEnv  map[string]box.Secret
-	SessionKey box.Secret // the agent-server's key
+	Env       map[string]string
+	SecretEnv map[string]box.Secret
+	// SessionKey is the agent-server's key, as the variable OH_SESSION_API_KEYS_0.
+	// A driver whose provider makes the key leaves it out.
+	SessionKey box.Secret
 }
 
 // Endpoint is how to reach an agent-server. URL may carry a path prefix.

@@ -50,7 +50,11 @@ func testAdoptStray(t *testing.T, b *bench) {
 		t.Skip("the harness cannot make a box that nobody marked")
 	}
 	id := strayer.Stray(t)
-	_, err := b.adopt(ended(t), id, "found")
+	taken := b.made(t, "taken")
+	_, err := b.adopt(t.Context(), id, "taken")
+	b.wantClass(t, "adopt under the name of another box", err, box.ClassAlreadyExists)
+	b.deleted(t, taken)
+	_, err = b.adopt(ended(t), id, "found")
 	b.wantClass(t, "adopt with an ended context", err, box.ClassCanceled)
 	b.wire.loseNext()
 	_, err = b.adopt(t.Context(), id, "found")

@@ -10,5 +10,12 @@
 // reason; what a driver does not claim is no skip, since a case of its own
 // checks that it is refused.
 //
+// A failure says what the driver did. The rule is in the comment of that method,
+// or in the list before it, in package driver; for a case of the wire, "name of
+// the call, what went wrong, which of its requests", it is a row of the tables in
+// docs/providers/writing-a-driver.md.
+//
+// What the suite cannot look at it believes: see there, and test it beside.
+//
 // Only tests import it.
 package drivertest

@@ -203,7 +203,8 @@ func (d flawed) List(ctx context.Context, installation string) ([]driver.Listed,
 
 func (d flawed) Adopt(ctx context.Context, id string, as box.Identity) (box.Observation, error) {
 	seen, err := d.Driver.Adopt(ctx, id, as)
-	if d.flaw == "adopts what is marked" && box.ClassOf(err) == box.ClassFailedPrecondition {
+	if d.flaw == "adopts what is marked" && box.ClassOf(err) == box.ClassFailedPrecondition ||
+		d.flaw == "adopts under a name that is taken" && box.ClassOf(err) == box.ClassAlreadyExists {
 		return box.Observation{Ref: box.Ref{ID: id, Name: as.Name(), Epoch: as.Epoch, Fingerprint: "fakebox"}, Phase: box.PhaseRunning}, nil
 	}
 	return seen, err
@@ -251,6 +252,7 @@ func TestSuiteFindsMutants(t *testing.T) {
 		{"tells where a suspended box was", []string{"an endpoint is for running boxes only"}},
 		{"lists running boxes only", []string{"the list holds our boxes, suspended ones included, and no others"}},
 		{"adopts what is marked", []string{"adopting what is not to be had is refused and touches nothing"}},
+		{"adopts under a name that is taken", []string{"adopting a box that nobody marked makes it ours, once"}},
 		{"keeps no fence", []string{"a step that a newer one overtook is refused, also after the end", "of steps that come at once the newest wins"}},
 		{"sets no timers", []string{"the provider's own timers are as they were told"}},
 		{"wakes to set a timer", []string{"the provider's own timers can be set again, and that wakes nothing"}},

@@ -37,7 +37,8 @@ type Strayer interface {
 	Stray(t *testing.T) (id string)
 }
 
-// Killer ends a box's processes behind the driver's back and keeps its files.
+// Killer ends a box's processes behind the driver's back and keeps its files. A
+// harness is none where the provider suspends and starts no box that failed.
 type Killer interface {
 	Kill(t *testing.T, ref box.Ref)
 }
@@ -51,7 +52,8 @@ type Life interface {
 
 // Leftover finds what a deleted box left behind.
 type Leftover interface {
-	// Left names everything that is still there of the box.
+	// Left names everything that is still there of the box by the service's own
+	// books: what is on its way out is, and so is what was made beside the box.
 	Left(t *testing.T, ref box.Ref) []string
 }
 

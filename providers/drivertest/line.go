@@ -43,12 +43,13 @@ type Line struct {
 	service http.Handler
 
 	mu      sync.Mutex
-	broken  *breakage // nil while all is well
-	count   int       // requests of this call
-	hits    int       // those that went wrong
-	carried bool      // one that can change something was done, and its answer arrived
-	secrets []string  // credentials that were seen
-	other   string    // the host that a redirect leads to
+	broken  *breakage      // nil while all is well
+	count   int            // requests of this call
+	hits    int            // those that went wrong
+	carried bool           // one that can change something was done, and its answer arrived
+	sent    map[string]int // how often each that can change something came in this call
+	secrets []string       // credentials that were seen
+	other   string         // the host that a redirect leads to
 	record  map[string]*httptest.ResponseRecorder
 	replay  map[string]*httptest.ResponseRecorder
 }
@@ -126,6 +127,9 @@ func (l *Line) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		l.hits++
 	}
 	key := r.Method + " " + r.URL.RequestURI()
+	if !reads(r) && l.sent != nil {
+		l.sent[key]++
+	}
 	old := l.replay[key]
 	taping := l.record != nil && reads(r)
 	l.mu.Unlock()
@@ -214,6 +218,21 @@ func (l *Line) open() {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	l.broken, l.count, l.hits, l.carried = nil, 0, 0, false
+	l.sent = map[string]int{}
+}
+
+// twice names a request that can change something and that came more than once
+// since the line was opened; empty if none did.
+func (l *Line) twice() string {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	for _, one := range slices.Sorted(maps.Keys(l.sent)) {
+		if l.sent[one] > 1 {
+			method, _, _ := strings.Cut(one, " ") // a path may hold anything
+			return "a " + method
+		}
+	}
+	return ""
 }
 
 // requests is how many there were since the line was opened.

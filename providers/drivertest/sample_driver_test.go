@@ -5,6 +5,7 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
+	"io"
 	"net/http"
 	"strconv"
 	"time"
@@ -62,6 +63,9 @@ func (d *sample) send(ctx context.Context, method, path, key string, body any) (
 	if err != nil {
 		return httpdriver.Answer{}, box.Errorf(box.ClassInternal, "encode a request: %w", err)
 	}
+	if err := driver.Ended(ctx); err != nil && method != http.MethodGet && d.flaw != "never asks its context" {
+		return httpdriver.Answer{}, err
+	}
 	if d.flaw == "does not end with its context" {
 		ctx = context.WithoutCancel(ctx)
 	}
@@ -75,6 +79,10 @@ func (d *sample) send(ctx context.Context, method, path, key string, body any) (
 		req.Header.Set("Idempotency-Key", key)
 	}
 	answer, err := httpdriver.Do(d.client, req)
+	if err == nil && answer.Status >= 500 && d.flaw == "sends again what was refused" {
+		req.Body = io.NopCloser(bytes.NewReader(raw))
+		answer, err = httpdriver.Do(d.client, req)
+	}
 	if err != nil && d.flaw == "puts the request into errors" {
 		err = box.Errorf(box.ClassOf(err), "%w: %v", err, req.Header)
 	}
@@ -339,7 +347,7 @@ func (d *sample) Endpoint(ctx context.Context, ref box.Ref) (driver.Endpoint, er
 	switch phase := d.seen(in, ref).Phase; {
 	case phase == box.PhaseUnknown:
 		return driver.Endpoint{}, box.Errorf(box.ClassUnknown, "the service calls the box %q, which this driver does not know; look again", in.State[:min(len(in.State), 40)])
-	case phase != box.PhaseRunning:
+	case phase == box.PhaseSuspended || phase == box.PhaseFailed:
 		return driver.Endpoint{}, box.Errorf(box.ClassFailedPrecondition, "the box is %s; resume it first", phase)
 	case in.URL == "" && d.flaw != "hands out an empty address":
 		return driver.Endpoint{}, box.Errorf(box.ClassUnavailable, "the box has no address yet; ask again")

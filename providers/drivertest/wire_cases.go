@@ -140,6 +140,9 @@ func (w wired) try(t *testing.T, s step, f fault, k int, workspace string) {
 	if problem := after(); problem != "" {
 		bad("%s", problem)
 	}
+	if again := w.line.twice(); f.told && again != "" {
+		bad("%s was sent again after it was refused; the engine retries, and no driver", again)
+	}
 	w.keepsSecrets(said, err, bad)
 	if seen, _ := said.about(ref); seen.Age < 0 {
 		bad("the phase began in %s; an age is never less than nothing", -seen.Age.Std())

@@ -27,9 +27,12 @@ type fault struct {
 	// blind is true where no answer says what the box is doing.
 	blind bool
 	mark  bool // nothing shows whose box it is
-	make  func(t *testing.T, l *Line) (serve func(x *exchange), after func() string)
-	want  []box.Class // of an error; nil allows all that claim nothing
-	wait  func(asked time.Duration) string
+	// told is true where each request is answered and nothing is done: what can
+	// change something is then not sent a second time.
+	told bool
+	make func(t *testing.T, l *Line) (serve func(x *exchange), after func() string)
+	want []box.Class // of an error; nil allows all that claim nothing
+	wait func(asked time.Duration) string
 }
 
 // ending is how the caller gives up.
@@ -157,6 +160,9 @@ func refusals() []fault {
 			make: plain(refused(code, nil, kindHTML, page("Bad gateway"))),
 		})
 	}
+	for i := range out {
+		out[i].told = true
+	}
 	return out
 }
 
@@ -181,6 +187,7 @@ func notTheService() []fault {
 		}},
 		{name: "404 with a page", want: unclear(), make: plain(refused(404, nil, kindHTML, page("404 Not Found")))},
 		{name: "404 of a server without that path", want: unclear(), make: plain(refused(404, nil, "text/plain; charset=utf-8", "404 page not found\n"))},
+		{name: "404 in JSON of a gateway without that route", want: unclear(), make: plain(refused(404, nil, kindJSON, `{"message":"no route matched with those values"}`))},
 		{name: "404 without a body", want: unclear(), make: plain(refused(404, nil, "", ""))},
 	}
 }

@@ -28,6 +28,7 @@ func wireCases() []wireCase {
 		{"a list whose pages repeat themselves ends", testPagesLoop},
 		{"an id that is no part of a path reaches no other box", testPathID},
 		{"an answer about another box is not believed", testOtherBox},
+		{"a context that is over without a signal changes nothing more", testStalled},
 	}
 }
 
@@ -66,7 +67,7 @@ func testLagCreate(t *testing.T, w wired) {
 	w.line.lag(nil)
 	stepOf("create").again(t, w.bench, workspace, box.Ref{})
 	if got := w.wire.Boxes(t, name); got != 1 {
-		t.Errorf("%d boxes of one name in the end", got)
+		t.Errorf("%d boxes of one name in the end, want 1: the look-up lagged for %d creates, longer than any wait; the service has to refuse the second box, by a unique name or a key of idempotency (driver.Driver, Create)", got, five)
 	}
 }
 
@@ -115,7 +116,7 @@ func testLagList(t *testing.T, w wired) {
 	}
 	w.line.lag(nil)
 	if got := w.wire.Boxes(t, ref.Name); got != 1 {
-		t.Errorf("%d boxes of one name", got)
+		t.Errorf("%d boxes of one name, want 1: a create that does not find the box in a list made another one", got)
 	}
 	one(t, w.bench, ref)
 }
@@ -303,5 +304,47 @@ func testOtherBox(t *testing.T, w wired) {
 		if real := w.runs(t, mine); real.URL != at.URL {
 			t.Errorf("endpoint answered %q, which is another box's", at.URL)
 		}
+	}
+}
+
+// stalled is the context of a worker that stood still: once it is over it says
+// so to whoever asks, and tells nobody.
+type stalled struct {
+	context.Context //nolint:containedctx // it is a context
+	over            *atomic.Bool
+}
+
+func (stalled) Done() <-chan struct{} { return nil }
+
+func (s stalled) Err() error {
+	if s.over.Load() {
+		return context.DeadlineExceeded
+	}
+	return nil
+}
+
+// testStalled: the context is over when the first reading request is answered.
+func testStalled(t *testing.T, w wired) {
+	for _, s := range changingSteps() {
+		if s.claimed != nil && s.claimed(w.row) != box.Yes {
+			continue
+		}
+		workspace := "stalled-" + s.name
+		ref := s.ready(t, w.bench, workspace)
+		var over, late atomic.Bool
+		w.line.snap(1, false, func(x *exchange) {
+			if !reads(x.r) && over.Load() {
+				late.Store(true)
+			}
+			rec := x.answer()
+			over.Store(over.Load() || reads(x.r))
+			x.pass(rec)
+		})
+		_, err := s.call(stalled{t.Context(), &over}, w.bench, workspace, ref)
+		w.line.mend()
+		if late.Load() {
+			t.Errorf("%s sent a request that changes something although its context was over (%v); ask ctx.Err right before each (driver.Ended)", s.name, err)
+		}
+		s.again(t, w.bench, workspace, ref)
 	}
 }

@@ -184,7 +184,10 @@ func changingSteps() []step {
 				return answer{seen: seen}, err
 			},
 			right: func(a answer, ref box.Ref, _ truth) string {
-				return unless(a.seen.Ref == ref && a.seen.Native != nil && a.seen.Phase != box.PhaseGone, "%+v", a.seen)
+				if a.seen.Native == nil {
+					return "it says no timer (Native is nil); without one as read back there is no proof, and so Unknown"
+				}
+				return unless(a.seen.Ref == ref && a.seen.Phase != box.PhaseGone, "%+v", a.seen)
 			},
 		},
 		{
