@@ -318,7 +318,7 @@ func (b *Boxes) changed(ctx context.Context, in DeleteInput) (problem string, er
 // already is success.
 func (b *Boxes) Delete(ctx context.Context, in DeleteInput) (box.Outcome, error) {
 	return b.run(ctx, box.StepDelete, func(ctx context.Context) (box.Outcome, error) {
-		if gone, done, err := b.goneBefore(ctx, in); done || err != nil {
+		if gone, done, err := goneBefore(ctx, b.Store, in); done || err != nil {
 			return box.Outcome{Observation: gone}, err
 		}
 		ref, last, err := b.beforeDelete(ctx, &in)

@@ -43,10 +43,11 @@ func (f *Facts) fail(step Step, why StepFailure, now time.Time) {
 	if step.Purpose == PurposeMaintenance {
 		most = time.Hour // nobody waits for it, and each try may cost
 	}
+	most = f.countUnserved(step, why, most)
 	wait := min(first<<min(count-1, 20), most)
 	f.Failure = &Failure{
 		Step: step.Kind, Class: why.Class, Message: why.Message, Count: count, At: now, Since: since,
-		RetryAt: now.Add(max(wait, min(why.RetryAfter.Std(), longestWait))),
+		RetryAt: now.Add(max(wait, min(why.RetryAfter.Std(), longestWait))), Unserved: why.Unserved,
 	}
 	if count == attentionTries && step.Ask == nil {
 		f.record(EventNeedsAttention, Reason{ReasonFailed, fmt.Sprintf("%s failed %d times, last: %s", step.Kind, count, why.Message)}, now)
@@ -63,6 +64,10 @@ func (f *Facts) fail(step Step, why StepFailure, now time.Time) {
 	if step.Ask != nil {
 		f.finish(*step.Ask, Result{Class: why.Class, Error: why.Message})
 		f.Failure = nil
+		return
+	}
+	f.abandonUnserved()
+	if why.Unserved && f.failUnserved(step, now) {
 		return
 	}
 	if why.NotBegun && (step.Kind == StepQuiesce || step.Kind == StepReclaim || step.Kind == StepExport) {

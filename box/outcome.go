@@ -34,6 +34,8 @@ type StepFailure struct {
 	// NotBegun says that the box and its provider were not reached at all: no
 	// worker, no credentials. It says nothing about the box.
 	NotBegun bool `json:"not_begun,omitzero"`
+	// Unserved says why it was not begun: no worker took the step.
+	Unserved bool `json:"unserved,omitzero"`
 	// Listeners are those of the outcome, where it is known who listens.
 	Listeners []Listener `json:"listeners,omitzero"`
 }

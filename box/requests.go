@@ -82,7 +82,9 @@ func (f *Facts) checkWakeable() error {
 	}
 	switch f.State {
 	case StateDeleting:
-		return Errorf(ClassFailedPrecondition, "the box is being deleted; its history stays readable")
+		if f.toldToDestroy() {
+			return Errorf(ClassFailedPrecondition, "the box is being deleted; its history stays readable")
+		}
 	case StateLost:
 		return Errorf(ClassFailedPrecondition, "the box was lost at its provider and nothing is replaced silently; restore puts the exported history into a new box, replace gives an empty one, request-delete closes the workspace; the history stays readable")
 	case StateCreateFailed:
@@ -97,7 +99,7 @@ func (f *Facts) checkWakeable() error {
 	if f.deletionDue() && f.Deletion.Unclear {
 		return Errorf(ClassFailedPrecondition, "the provider may have been told to destroy the box; its history stays readable")
 	}
-	if f.deletionDue() && (f.State == StateExporting || f.State == StateDraining || f.State == StateSuspending) {
+	if f.deletionDue() && (f.State == StateExporting || f.State == StateDeleting || f.State == StateDraining || f.State == StateSuspending) {
 		return Errorf(ClassFailedPrecondition, "a confirmed deletion is under way; cancel-delete first")
 	}
 	return nil

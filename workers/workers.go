@@ -124,7 +124,7 @@ func New(c client.Client, opts Options) (*Set, error) {
 			WorkerStopTimeout: stopWait, DisableWorkflowWorker: true, DisableRegistrationAliasing: true, OnFatalError: s.fail,
 			MaxConcurrentActivityExecutionSize: sweeps, MaxConcurrentActivityTaskPollers: sweeps,
 		})
-		store.RegisterActivity(&activities.Exports{Store: opts.Store})
+		store.RegisterActivity(&activities.Exports{Store: opts.Store, Notify: opts.Notify})
 		s.workers = append(s.workers, store)
 	}
 	seen, slots := map[string]bool{}, make(activities.Slots, cmp.Or(opts.Transfers, transfers))
