@@ -228,3 +228,35 @@ func TestWhyNamesTheMissingWorkerAndTheWayOut(t *testing.T) {
 	require.Contains(t, why.NextReason.Text, "no worker serves")
 	require.True(t, strings.Contains(why.StoppedBy, "request-delete") && strings.Contains(why.StoppedBy, "abandon"), why.StoppedBy)
 }
+
+func TestAConnectCanAskForANewLook(t *testing.T) {
+	t.Parallel()
+	w := awake(t)
+	ask := func(id string, within box.Duration) box.ConnectAnswer {
+		t.Helper()
+		r := box.ConnectRequest{Request: box.Request{ID: id}, HolderID: "tab", LookWithin: within}
+		require.NoError(t, w.facts.CheckConnect(r))
+		return w.facts.Connect(r, w.now)
+	}
+	w.now = w.now.Add(time.Minute)
+	answer := ask("a", 0)
+	require.Equal(t, box.Duration(time.Minute), answer.Seen.Age)
+	require.False(t, w.facts.Look, "nobody asked for one")
+	ask("b", box.Duration(time.Minute))
+	require.False(t, w.facts.Look, "equal is new enough")
+	answer = ask("c", box.Duration(time.Minute)-1)
+	require.True(t, w.facts.Look)
+	require.Equal(t, answer.Seen, ask("c", box.Duration(time.Minute)-1).Seen, "a repeat is told too")
+	before := w.did(box.StepObserve)
+	w.settle()
+	require.Equal(t, before+1, w.did(box.StepObserve))
+	w.state(box.StateRunning)
+	require.Zero(t, ask("d", 1).Seen.Age)
+	require.Error(t, w.facts.CheckConnect(box.ConnectRequest{Request: box.Request{ID: "e"}, HolderID: "tab", LookWithin: box.Never}))
+
+	w.facts.Release("tab", w.now)
+	w.toSuspended()
+	w.now = w.now.Add(time.Hour)
+	ask("f", 1)
+	require.False(t, w.facts.Look, "the wake looks by itself")
+}

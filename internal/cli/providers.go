@@ -85,6 +85,23 @@ func (a *Shared) capabilities(name string) (box.Capabilities, error) {
 	return all.Row(p.Driver, settings), nil
 }
 
+// off says why this machine cannot serve an instance that it knows: it has no
+// credentials. Empty where it has them, or needs none.
+func (a *Shared) off(name string) (string, error) {
+	cfg, err := a.Config()
+	if err != nil {
+		return "", err
+	}
+	p, ok := cfg.Provider(name)
+	if !ok {
+		return "", nil
+	}
+	if _, err := cfg.ProviderSecret(p); box.ClassOf(err) == box.ClassNotFound {
+		return err.Error(), nil
+	}
+	return "", nil // what else is wrong with them, the worker that is to use them says
+}
+
 // plan is [box.Plan] as far as this machine knows the provider. Of one that it does
 // not know it cannot say that its own idle timer cannot lead: the workers refuse
 // that, with the field named.
