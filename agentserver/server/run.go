@@ -14,6 +14,7 @@ import (
 	"os"
 	"os/signal"
 	"path/filepath"
+	"runtime"
 	"runtime/debug"
 	"strconv"
 	"strings"
@@ -111,7 +112,7 @@ func parse(args []string, env func(string) string, help io.Writer) (settings, er
 	about := flags.Bool("version", false, "say what this program was built from, and end")
 	err := flags.Parse(args)
 	if *about {
-		fmt.Fprintln(help, "boxd", version())
+		fmt.Fprintln(help, "boxd", version()+builtFrom())
 		return set, flag.ErrHelp
 	}
 	if errors.Is(err, flag.ErrHelp) {
@@ -322,6 +323,24 @@ func awaitGone(ctx context.Context, path string, first os.FileInfo, gone chan<- 
 		}
 	}
 	close(gone)
+}
+
+// builtFrom is the commit, where the build knows it, and the toolchain.
+func builtFrom() string {
+	text := ""
+	if info, ok := debug.ReadBuildInfo(); ok {
+		for _, s := range info.Settings {
+			switch s.Key {
+			case "vcs.revision":
+				text += ", commit " + s.Value
+			case "vcs.modified":
+				if s.Value == "true" {
+					text += " with changes"
+				}
+			}
+		}
+	}
+	return text + ", " + runtime.Version() + " " + runtime.GOOS + "/" + runtime.GOARCH
 }
 
 // version is that of the module we were built from.
