@@ -21,9 +21,10 @@ type Abandonment struct {
 	Unmade   bool `json:"unmade,omitzero"`
 }
 
-// leavesBox says what is left behind.
+// leavesBox says what is left behind, also where nobody knows any more who
+// abandoned it.
 func (a *Abandonment) leavesBox() string {
-	if a.Unmade {
+	if a != nil && a.Unmade {
 		return "no worker ever took a step of it, so there is no box"
 	}
 	return "the box may still exist and cost money"
@@ -84,10 +85,7 @@ func (f *Facts) abandonUnserved() {
 
 // AbandonAnswer says what an abandoned workspace is.
 func (f *Facts) AbandonAnswer() ActionAnswer {
-	if f.Abandonment != nil {
-		return f.answer("nobody watches the workspace any more; " + f.Abandonment.leavesBox() + ", and the id stays closed")
-	}
-	return f.answer("nobody watches the box any more; it may still exist and cost money, and the id stays closed")
+	return f.answer("nobody watches the workspace any more; " + f.Abandonment.leavesBox() + ", and the id stays closed")
 }
 
 func (f *Facts) nextAbandon() Step {

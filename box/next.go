@@ -135,7 +135,7 @@ func (f *Facts) choose(now time.Time) Step {
 	case StateCreateFailed:
 		return Step{Kind: StepWait, Reason: Reason{ReasonRefused, "creation failed: " + f.failureText("refused")}, StoppedBy: "owner: resume tries again, request-delete closes the workspace"}
 	case StateAbandoned:
-		return Step{Kind: StepFinish, Reason: Reason{ReasonAbandoned, "abandoned; the box may still exist and cost money"}}
+		return Step{Kind: StepFinish, Reason: Reason{ReasonAbandoned, "abandoned; " + f.Abandonment.leavesBox()}}
 	case StateBoxArchived:
 		return Step{Kind: StepFinish, Reason: Reason{ReasonDeleted, "box-archived; the history stays readable"}}
 	case StateUnknown:

@@ -198,6 +198,8 @@ func TestABoxWithoutAWorkerCanBeAbandoned(t *testing.T) {
 	text := w.facts.WhyAt(w.now).Because.Text
 	require.Contains(t, text, "the account is closed")
 	require.NotContains(t, text, "may still exist", "no worker ever took a step of it")
+	require.NotContains(t, w.facts.WhyAt(w.now).NextReason.Text, "may still exist")
+	require.NotContains(t, w.facts.AbandonAnswer().Text, "may still exist")
 
 	late := newWorld(t, spec()) // asked for while the next try waits for a worker
 	late.untaken(late.next(box.StepCreate))

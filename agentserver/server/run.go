@@ -327,20 +327,18 @@ func awaitGone(ctx context.Context, path string, first os.FileInfo, gone chan<- 
 
 // builtFrom is the commit, where the build knows it, and the toolchain.
 func builtFrom() string {
-	text := ""
+	commit, changes := "", ""
 	if info, ok := debug.ReadBuildInfo(); ok {
 		for _, s := range info.Settings {
-			switch s.Key {
-			case "vcs.revision":
-				text += ", commit " + s.Value
-			case "vcs.modified":
-				if s.Value == "true" {
-					text += " with changes"
-				}
+			switch {
+			case s.Key == "vcs.revision":
+				commit = ", commit " + s.Value
+			case s.Key == "vcs.modified" && s.Value == "true":
+				changes = " with changes"
 			}
 		}
 	}
-	return text + ", " + runtime.Version() + " " + runtime.GOOS + "/" + runtime.GOARCH
+	return commit + changes + ", " + runtime.Version() + " " + runtime.GOOS + "/" + runtime.GOARCH
 }
 
 // version is that of the module we were built from.
