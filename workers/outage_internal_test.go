@@ -3,6 +3,7 @@ package workers
 import (
 	"context"
 	"errors"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -17,12 +18,13 @@ func TestAWatchThatBreaksDoesNotFillTheLog(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		core, logs := observer.New(zap.InfoLevel)
 		ctx, cancel := context.WithCancel(t.Context())
-		tries, up := 0, make(chan struct{})
+		var tries atomic.Int64
+		up := make(chan struct{})
 		done := make(chan struct{})
 		go func() {
 			defer close(done)
 			keepOn(ctx, zap.New(core), func(ctx context.Context) error {
-				tries++
+				tries.Add(1)
 				select {
 				case <-up:
 					<-ctx.Done()
@@ -37,7 +39,7 @@ func TestAWatchThatBreaksDoesNotFillTheLog(t *testing.T) {
 		time.Sleep(24 * time.Hour)
 		require.Less(t, logs.FilterLevelExact(zap.WarnLevel).Len(), 15, "a day of it is a page")
 		require.Greater(t, logs.FilterLevelExact(zap.WarnLevel).Len(), 5, "and not forgotten")
-		require.InDelta(t, 24*60, tries, 60, "it is tried each minute")
+		require.InDelta(t, 24*60, tries.Load(), 60, "it is tried each minute")
 		close(up)
 		time.Sleep(5 * time.Minute)
 		again := logs.FilterMessage("watching a provider works again").All()
