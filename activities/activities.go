@@ -212,12 +212,7 @@ func (b *Boxes) run(ctx context.Context, kind box.StepKind, act func(context.Con
 	if cause := context.Cause(ctx); err != nil && box.ClassOf(cause) == box.ClassUnavailable {
 		err = cause // the standstill, not what it broke
 	}
-	if class := box.ClassOf(err); err != nil && exports.FromStore(err) && !class.Retryable() && class != box.ClassCanceled {
-		// Credentials that ran out, say. It is no answer of the provider's, which
-		// may have been told already: a class that says "refused" would be taken
-		// for one.
-		err = box.Errorf(box.ClassUnavailable, "%w", err)
-	}
+	err = ofStore(err)
 	if b.Steps != nil {
 		b.Steps.Record(kind, b.Provider.Name(), box.ClassOf(err), time.Since(began), out.Reclaim.FreedBytes+out.Receipt.Bytes+out.Receipt.Archive.Bytes)
 	}

@@ -69,28 +69,3 @@ func unlessDefinite(err error) error {
 	}
 	return err
 }
-
-// AbandonInput is what Abandon needs.
-type AbandonInput struct {
-	Target
-	Epoch       int             `json:"epoch"`
-	Abandonment box.Abandonment `json:"abandonment"`
-}
-
-// Abandon records for ever that nobody watches the box any more. It asks
-// nothing of the provider, and may be repeated.
-func (b *Boxes) Abandon(ctx context.Context, in AbandonInput) (box.Outcome, error) {
-	return b.run(ctx, box.StepAbandon, func(ctx context.Context) (box.Outcome, error) {
-		last := box.LedgerAbandonment{Ref: in.Ref, Abandonment: in.Abandonment}
-		in.Ref.Epoch = max(in.Epoch, 1)
-		err := b.record(ctx, in.Target, exports.KindAbandoned, last)
-		if box.ClassOf(err) == box.ClassFailedPrecondition {
-			// A workflow that was started anew on an abandoned id never gets a box
-			// and must end too: what it asks for has been recorded before.
-			if closed, by, _ := b.Store.Closed(ctx, in.Workspace); closed && by.Kind == exports.KindAbandoned {
-				return box.Outcome{}, nil
-			}
-		}
-		return box.Outcome{}, err
-	})
-}

@@ -12,6 +12,8 @@ import (
 // Exports are the activities of the export store itself, of no provider.
 type Exports struct {
 	Store *exports.Store
+	// Notify says who listens; nil for nobody.
+	Notify Notifier
 }
 
 // SweepInput is what Sweep needs.

@@ -11,11 +11,15 @@ import (
 
 // record appends to the workspace's ledger. The id makes a retry one entry.
 func (b *Boxes) record(ctx context.Context, t Target, kind exports.Kind, data any) error {
+	return record(ctx, b.Store, t, kind, data)
+}
+
+func record(ctx context.Context, store *exports.Store, t Target, kind exports.Kind, data any) error {
 	raw, err := json.Marshal(data)
 	if err != nil {
 		return box.Errorf(box.ClassInternal, "encode a ledger entry: %w", err)
 	}
-	_, err = b.Store.AppendLedger(ctx, t.Workspace, exports.Entry{
+	_, err = store.AppendLedger(ctx, t.Workspace, exports.Entry{
 		ID: t.Step + "-" + string(kind), Kind: kind, Epoch: max(t.Ref.Epoch, 1), Data: raw,
 	})
 	return err
@@ -48,26 +52,6 @@ func (b *Boxes) Record(ctx context.Context, in Target) (box.Outcome, error) {
 		}
 		return box.Outcome{}, b.recordMarks(ctx, in, in.Marks, exports.KindMarks, func(m *box.Marks) any { return box.LedgerNote{Marks: m} })
 	})
-}
-
-// goneBefore reads the tombstone that an earlier attempt left: it was written
-// with the provider's proof, and its answer was lost.
-func (b *Boxes) goneBefore(ctx context.Context, in DeleteInput) (box.Observation, bool, error) {
-	closed, entry, err := b.Store.Closed(ctx, in.Workspace)
-	if !closed {
-		if class := box.ClassOf(err); class == box.ClassUnknown || class == box.ClassUnsupported {
-			err = nil // a damaged ledger does not keep a box that must go
-		}
-		return box.Observation{}, false, err
-	}
-	if entry.Kind != exports.KindDeleted {
-		return box.Observation{}, false, box.Errorf(box.ClassFailedPrecondition, "workspace %s was abandoned, so nothing is destroyed for it any more; look for its box at the provider", in.Workspace)
-	}
-	var last box.LedgerDeletion
-	if err := json.Unmarshal(entry.Data, &last); err != nil || last.Evidence == "" {
-		last.Evidence = "destroyed before: the ledger holds the tombstone"
-	}
-	return box.Observation{Ref: last.Ref, Phase: box.PhaseGone, Evidence: last.Evidence}, true, nil
 }
 
 // checkLedger refuses a box that the ledger does not allow: the workspace is

@@ -15,6 +15,19 @@ type Abandonment struct {
 	Force     bool      `json:"force,omitzero"`
 	// From is the state that the box was in.
 	From State `json:"from"`
+	// Unserved says that no worker of its instance was up, and Unmade that none
+	// ever was, so that there is no box.
+	Unserved bool `json:"unserved,omitzero"`
+	Unmade   bool `json:"unmade,omitzero"`
+}
+
+// leavesBox says what is left behind, also where nobody knows any more who
+// abandoned it.
+func (a *Abandonment) leavesBox() string {
+	if a != nil && a.Unmade {
+		return "no worker ever took a step of it, so there is no box"
+	}
+	return "the box may still exist and cost money"
 }
 
 // outOfReach reports whether the box cannot be had: it is not there, not known,
@@ -27,7 +40,7 @@ func (f *Facts) outOfReach() bool {
 		StateMaintenanceWake, StateAwaitingConfirm, StateUndoWindow, StateExporting, StateDeleting, StateDeleteBlocked,
 		StateBoxArchived, StateAbandoned:
 	}
-	return f.Failure != nil && f.Failure.Count >= attentionTries
+	return f.unserved() || f.Failure != nil && f.Failure.Count >= attentionTries
 }
 
 // CheckAbandon refuses to look away from a box that can be had, unless forced.
@@ -59,15 +72,24 @@ func (f *Facts) Abandon(r AbandonAsk, now time.Time) {
 		return
 	}
 	f.Abandonment = &Abandonment{RequestID: r.ID, By: r.By, Reason: r.Reason, At: now, Force: r.Force, From: f.State}
+	f.abandonUnserved()
+}
+
+// abandonUnserved notes whether the end of the watch needs another worker than
+// one of the instance.
+func (f *Facts) abandonUnserved() {
+	if f.Abandonment != nil && f.unserved() {
+		f.Abandonment.Unserved, f.Abandonment.Unmade = true, f.unmade()
+	}
 }
 
 // AbandonAnswer says what an abandoned workspace is.
 func (f *Facts) AbandonAnswer() ActionAnswer {
-	return f.answer("nobody watches the box any more; it may still exist and cost money, and the id stays closed")
+	return f.answer("nobody watches the workspace any more; " + f.Abandonment.leavesBox() + ", and the id stays closed")
 }
 
 func (f *Facts) nextAbandon() Step {
-	return Step{Kind: StepAbandon, StoppedBy: "nobody: it was asked for", Reason: Reason{ReasonAbandoned, f.abandonText()}}
+	return Step{Kind: StepAbandon, AnyWorker: f.Abandonment.Unserved, StoppedBy: "nobody: it was asked for", Reason: Reason{ReasonAbandoned, f.abandonText()}}
 }
 
 func (f *Facts) abandonText() string {
@@ -80,7 +102,7 @@ func (f *Facts) applyAbandoned(now time.Time) {
 	f.finish(Ask{ID: f.Abandonment.RequestID}, Result{})
 	f.failAsks(ClassFailedPrecondition, "the workspace was abandoned meanwhile; use another workspace id")
 	f.dropAdopt("the workspace was abandoned meanwhile; use another workspace id")
-	f.move(now, StateAbandoned, Reason{ReasonAbandoned, f.abandonText() + "; the box may still exist and cost money"})
+	f.move(now, StateAbandoned, Reason{ReasonAbandoned, f.abandonText() + "; " + f.Abandonment.leavesBox()})
 }
 
 // failAbandon takes an abandonment back that cannot be recorded as it is.

@@ -98,7 +98,7 @@ func (f *Facts) CheckSwitch(r SwitchAsk) error {
 	if err := CheckRequest(r.Request); err != nil {
 		return err
 	}
-	if f.State == StateDeleting {
+	if f.toldToDestroy() {
 		return Errorf(ClassFailedPrecondition, "the box is being deleted, so there is nothing to keep or freeze; follow status")
 	}
 	return f.checkOpen()

@@ -66,7 +66,7 @@ func (f *Facts) floorAfterOutage(now time.Time) {
 // not cost for ever: when a person wants that, when nobody waits for it, or at
 // the hard maximum.
 func (f *Facts) giveUp(now time.Time) {
-	if f.Failure == nil || (f.Failure.Step != StepAwaitReady && f.Failure.Step != StepResume && f.Failure.Step != StepRestore) || f.Capabilities.Suspend == No || f.Look {
+	if f.Failure == nil || (f.Failure.Step != StepAwaitReady && f.Failure.Step != StepResume && f.Failure.Step != StepRestore) || f.Capabilities.Suspend == No || f.Look || f.unserved() {
 		return
 	}
 	limit := f.Policy.MaxRun.Std()

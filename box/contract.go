@@ -80,6 +80,9 @@ type ConnectRequest struct {
 	Kind     HolderKind `json:"kind,omitzero"`   // default connection
 	Origin   string     `json:"origin,omitzero"` // where it comes from, for "why"; default By
 	Lease    Duration   `json:"lease,omitzero"`  // default policy.holder_lease; at most policy.max_run
+	// LookWithin has a running box read at its provider again when it was last
+	// seen longer ago than this; zero takes the newest look, however old.
+	LookWithin Duration `json:"look_within,omitzero"`
 }
 
 // ConnectAnswer says how far the box is; it never waits for the wake.
@@ -92,6 +95,8 @@ type ConnectAnswer struct {
 	GatewayPath string    `json:"gateway_path"`
 	// RetryAfter is when to ask again; zero when the box is ready.
 	RetryAfter Duration `json:"retry_after,omitzero"`
+	// Seen is what the provider said last, and how long ago: the state goes by it.
+	Seen *Sighting `json:"last_seen,omitzero"`
 }
 
 // ReleaseRequest ends a hold. Ending one that is gone is success.

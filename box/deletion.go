@@ -14,7 +14,7 @@ func (f *Facts) CheckRequestDelete(r RequestDeleteAsk) error {
 	if r.Undo.IsNever() {
 		return Invalidf("undo", "\"never\" is not allowed; freeze or keep the box instead")
 	}
-	if f.State == StateDeleting {
+	if f.toldToDestroy() {
 		return Errorf(ClassFailedPrecondition, "the box is being deleted already; follow status")
 	}
 	if err := f.checkOpen(); err != nil {
@@ -192,8 +192,11 @@ func (f *Facts) voidDeletion(why Reason, now time.Time) {
 	}
 	f.Confirmation = &Confirmation{Token: d.Token, At: now, Reason: why}
 	f.record(EventDeletionCancelled, why, now)
+	if f.State == StateDeleting && (d.Committed || d.Unclear) {
+		return
+	}
 	switch f.State {
-	case StateUndoWindow, StateExporting, StateDeleteBlocked:
+	case StateUndoWindow, StateExporting, StateDeleteBlocked, StateDeleting: // deleting: no worker took the step
 		f.Failure = nil
 		switch {
 		case !f.SuspendedSince.IsZero():
@@ -208,7 +211,7 @@ func (f *Facts) voidDeletion(why Reason, now time.Time) {
 			f.move(now, StateUnknown, why)
 		}
 	case StateUnknown, StateCreating, StateCreateFailed, StateStarting, StateRunning, StateDraining, StateSuspending,
-		StateSuspended, StateResuming, StateMaintenanceWake, StateAwaitingConfirm, StateDeleting, StateBoxArchived, StateLost, StateAbandoned:
+		StateSuspended, StateResuming, StateMaintenanceWake, StateAwaitingConfirm, StateBoxArchived, StateLost, StateAbandoned:
 	}
 }
 

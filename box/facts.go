@@ -120,6 +120,9 @@ type Facts struct {
 
 	// Steps counts the steps begun; it names attempts and ledger entries.
 	Steps int `json:"steps,omitzero"`
+	// Unserved counts those of them that no worker of the instance took. While all
+	// are among them nothing was done for this workspace.
+	Unserved int `json:"unserved,omitzero"`
 	// Began is when this count began. What takes a workspace over must carry both,
 	// or begin later: see [Fence].
 	Began   time.Time `json:"began,omitzero"`
@@ -268,6 +271,8 @@ type Failure struct {
 	Since   time.Time `json:"since,omitzero"` // of the first of these failures
 	At      time.Time `json:"at"`
 	RetryAt time.Time `json:"retry_at,omitzero"`
+	// Unserved says that no worker took the step: nothing was done.
+	Unserved bool `json:"unserved,omitzero"`
 }
 
 // NewFacts returns the facts of a workspace at its first start. The spec must

@@ -61,6 +61,7 @@ type world struct {
 	archive     box.ArchiveReceipt // what an export holds of the files
 	listeners   []box.Listener
 	fail        map[box.StepKind]box.Class
+	away        bool // no worker of the instance is up
 	between     func(box.Step)
 	stored      map[string]bool // digests the store holds
 
@@ -136,6 +137,9 @@ func (w *world) outcome(step box.Step) box.Outcome {
 }
 
 func (w *world) answer(step box.Step) box.Outcome {
+	if w.away && !step.AnyWorker {
+		return box.Outcome{Failed: &box.StepFailure{Class: box.ClassUnavailable, Message: "no worker serves test", NotBegun: true, Unserved: true}}
+	}
 	if class, bad := w.fail[step.Kind]; bad {
 		return box.Outcome{Failed: &box.StepFailure{Class: class, Message: "as told"}}
 	}

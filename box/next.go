@@ -48,6 +48,9 @@ type Step struct {
 	Ask *Ask `json:"ask,omitzero"`
 	// StoppedBy says who can stop it.
 	StoppedBy string `json:"stopped_by,omitzero"`
+	// AnyWorker says that the step needs the export store and no provider, so that
+	// a worker of any instance can do it.
+	AnyWorker bool `json:"any_worker,omitzero"`
 }
 
 // Next answers what to do at now, or how long to wait, and why. It changes
@@ -68,7 +71,7 @@ func (f *Facts) due(now time.Time) Step {
 	}
 	return Step{
 		Kind: StepWait, Then: step.Kind, At: f.Failure.RetryAt, Purpose: step.Purpose,
-		Reason: f.retryReason(),
+		Reason: f.retryReason(), StoppedBy: f.unservedStop(step.Kind),
 	}
 }
 
@@ -116,6 +119,9 @@ func (f *Facts) choose(now time.Time) Step {
 	case StateExporting:
 		return f.orRenew(f.nextDeletion(), now)
 	case StateDeleting:
+		if !f.toldToDestroy() {
+			return f.orRenew(f.nextDeletion(), now)
+		}
 		return f.onHold(Step{Kind: StepDelete, Reason: Reason{ReasonConfirmed, "destroy the box; its export was read back"}, StoppedBy: "nobody: the provider was told"})
 	case StateDeleteBlocked:
 		at, _ := f.unblockAt()
@@ -129,7 +135,7 @@ func (f *Facts) choose(now time.Time) Step {
 	case StateCreateFailed:
 		return Step{Kind: StepWait, Reason: Reason{ReasonRefused, "creation failed: " + f.failureText("refused")}, StoppedBy: "owner: resume tries again, request-delete closes the workspace"}
 	case StateAbandoned:
-		return Step{Kind: StepFinish, Reason: Reason{ReasonAbandoned, "abandoned; the box may still exist and cost money"}}
+		return Step{Kind: StepFinish, Reason: Reason{ReasonAbandoned, "abandoned; " + f.Abandonment.leavesBox()}}
 	case StateBoxArchived:
 		return Step{Kind: StepFinish, Reason: Reason{ReasonDeleted, "box-archived; the history stays readable"}}
 	case StateUnknown:
@@ -268,6 +274,8 @@ func (f *Facts) nextDeletion() Step {
 		return Step{Kind: StepWait, Reason: Reason{ReasonFrozen, "frozen: the confirmed deletion waits"}, StoppedBy: "owner: freeze off, or cancel-delete"}
 	case f.adopting(): // whose it is, and where, must be known before anything is destroyed
 		return Step{Kind: StepAdopt, Reason: Reason{ReasonRequested, "find out about box " + f.Adopt.ID + " before the deletion goes on"}, StoppedBy: "owner: cancel-delete"}
+	case f.unmade():
+		return f.onHold(Step{Kind: StepDelete, Purpose: PurposeDelete, AnyWorker: true, Reason: Reason{ReasonConfirmed, "no worker ever took a step of it, so there is no box"}, StoppedBy: "nobody: there is nothing to destroy"})
 	case f.NeverReady():
 		return f.onHold(Step{Kind: StepDelete, Purpose: PurposeDelete, Reason: Reason{ReasonConfirmed, "it never was ready, so nobody worked in it"}, StoppedBy: "nobody: the provider is being told"})
 	case f.covered() && !d.Verified && !d.WithoutHistory:

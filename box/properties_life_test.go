@@ -71,6 +71,7 @@ func live(t *rapid.T, r rules, watch ...watcher) *trial {
 		T: t, r: r, w: newWorldAt(t, s, c), watch: watch, kinds: map[box.StepKind]bool{}, carried: rapid.Bool().Draw(t, "carried"),
 		given: map[string]box.Loss{}, agreed: map[string]bool{}, waived: map[string]bool{}, verified: map[string]bool{}, held: map[string]time.Time{},
 	}
+	x.w.away = rapid.IntRange(0, 9).Draw(t, "no worker at first") == 0
 	x.w.deaf = rapid.IntRange(0, 5).Draw(t, "deaf at first") == 0
 	wait := x.settle()
 	for i := range rapid.IntRange(1, 50).Draw(t, "events") {
@@ -189,7 +190,7 @@ func (x *trial) event(id string, wait box.Step) {
 	w := x.w
 	switch event := rapid.SampledFrom([]string{
 		"time", "time", "time", "time", "time", "connect", "renew", "release", "work", "work", "report", "suspend", "resume", "keep", "freeze", "freeze", "policy",
-		"request", "confirm", "confirm", "waive", "late confirm", "cancel", "export", "reclaim", "fail", "fail", "heal", "gone", "ended", "deeper", "deaf", "store", "rumour",
+		"request", "confirm", "confirm", "waive", "late confirm", "cancel", "export", "reclaim", "fail", "fail", "away", "heal", "gone", "ended", "deeper", "deaf", "store", "rumour",
 	}).Draw(x.T, "event"); event {
 	case "time":
 		x.until(wait, time.Duration(rapid.Int64Range(1, int64(40*24*time.Hour)).Draw(x.T, "d")))
@@ -198,6 +199,8 @@ func (x *trial) event(id string, wait box.Step) {
 		}
 	case "work":
 		w.work(false)
+	case "away":
+		w.away = true
 	case "fail":
 		kind := rapid.SampledFrom([]box.StepKind{
 			box.StepQuiesce, box.StepReclaim, box.StepExport, box.StepSuspend, box.StepResume, box.StepDelete, box.StepObserve,
@@ -207,7 +210,7 @@ func (x *trial) event(id string, wait box.Step) {
 			box.ClassUnavailable, box.ClassUnknown, box.ClassUnauthorized, box.ClassExhausted, box.ClassDeadlineExceeded, box.ClassFailedPrecondition, box.ClassNotFound,
 		}).Draw(x.T, "class")
 	case "heal":
-		w.fail, w.deaf, w.badStore = map[box.StepKind]box.Class{}, false, false
+		w.fail, w.deaf, w.badStore, w.away = map[box.StepKind]box.Class{}, false, false, false
 	case "gone":
 		if rapid.IntRange(0, 5).Draw(x.T, "really") == 0 {
 			w.exists = false
@@ -392,7 +395,7 @@ func (x *trial) handleDeletion(event string, req box.Request) bool {
 func (x *trial) rest(wait box.Step) {
 	w := x.w
 	x.alone = true
-	w.fail, w.deaf, w.badStore, w.running = map[box.StepKind]box.Class{}, false, false, 0
+	w.fail, w.deaf, w.badStore, w.running, w.away = map[box.StepKind]box.Class{}, false, false, 0, false
 	if w.facts.Frozen {
 		w.facts.Freeze(box.SwitchAsk{Request: box.Request{ID: "thaw"}}, w.now)
 	}

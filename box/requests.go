@@ -47,6 +47,9 @@ func (f *Facts) CheckConnect(r ConnectRequest) error {
 	if err := f.checkLease(r.Lease); err != nil {
 		return err
 	}
+	if r.LookWithin.IsNever() {
+		return Invalidf("look_within", "\"never\" is not allowed; leave it out to take the newest look, however old")
+	}
 	if r.Kind != "" && r.Kind != HolderConnection && r.Kind != HolderOperation {
 		return Invalidf("kind", "%q is not known; use connection or operation", r.Kind)
 	}
@@ -82,7 +85,9 @@ func (f *Facts) checkWakeable() error {
 	}
 	switch f.State {
 	case StateDeleting:
-		return Errorf(ClassFailedPrecondition, "the box is being deleted; its history stays readable")
+		if f.toldToDestroy() {
+			return Errorf(ClassFailedPrecondition, "the box is being deleted; its history stays readable")
+		}
 	case StateLost:
 		return Errorf(ClassFailedPrecondition, "the box was lost at its provider and nothing is replaced silently; restore puts the exported history into a new box, replace gives an empty one, request-delete closes the workspace; the history stays readable")
 	case StateCreateFailed:
@@ -97,7 +102,7 @@ func (f *Facts) checkWakeable() error {
 	if f.deletionDue() && f.Deletion.Unclear {
 		return Errorf(ClassFailedPrecondition, "the provider may have been told to destroy the box; its history stays readable")
 	}
-	if f.deletionDue() && (f.State == StateExporting || f.State == StateDraining || f.State == StateSuspending) {
+	if f.deletionDue() && (f.State == StateExporting || f.State == StateDeleting || f.State == StateDraining || f.State == StateSuspending) {
 		return Errorf(ClassFailedPrecondition, "a confirmed deletion is under way; cancel-delete first")
 	}
 	return nil
@@ -106,7 +111,9 @@ func (f *Facts) checkWakeable() error {
 // Connect takes or renews a hold and asks for a wake where one is needed.
 func (f *Facts) Connect(r ConnectRequest, now time.Time) ConnectAnswer {
 	if f.seenBefore(r.ID) { // a late repeat takes no hold that was released since, and wakes nothing
-		return f.connectAnswer(r.HolderID, f.heldUntil(r.HolderID))
+		answer := f.connectAnswer(r.HolderID, f.heldUntil(r.HolderID))
+		answer.Seen = f.seen(now)
+		return answer
 	}
 	lease := f.Policy.HolderLease
 	if r.Lease > 0 {
@@ -120,7 +127,12 @@ func (f *Facts) Connect(r ConnectRequest, now time.Time) ConnectAnswer {
 		f.move(now, StateSuspended, Reason{ReasonUserArrived, "someone connected"})
 	}
 	f.hurryResume()
-	return f.connectAnswer(r.HolderID, until)
+	if r.LookWithin > 0 && f.State == StateRunning && now.Sub(f.ObservedAt) > r.LookWithin.Std() {
+		f.Look = true
+	}
+	answer := f.connectAnswer(r.HolderID, until)
+	answer.Seen = f.seen(now)
+	return answer
 }
 
 // hurryResume lets nobody wait behind the patience of a wake of ours that

@@ -331,7 +331,7 @@ func TestEveryFactIsOfTheBoxOrOfTheWorkspace(t *testing.T) {
 	t.Parallel()
 	workspace := []string{
 		"Spec", "Policy", "Capabilities", "Epoch", "Epochs", "State", "StateSince", "Receipt", "ReceiptAt", "Reclaimed", "Passes", "Results",
-		"DeletionCount", "Confirmation", "Adopt", "Restoring", "Abandonment", "Former", "Hold", "Kept", "Frozen", "Steps", "Seen",
+		"DeletionCount", "Confirmation", "Adopt", "Restoring", "Abandonment", "Former", "Hold", "Kept", "Frozen", "Steps", "Unserved", "Seen",
 		"Transitions", "Decided", "Outbox", "Began", "Durable", "Recording", "Recorded",
 	}
 	w := lost(t)

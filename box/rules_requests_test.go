@@ -17,7 +17,12 @@ func TestRepeatedRequests(t *testing.T) {
 		w := awake(t)
 		r := box.ConnectRequest{Request: box.Request{ID: "c", By: "ana"}, HolderID: "tab"}
 		first := w.facts.Connect(r, w.now)
-		if again := w.facts.Connect(r, w.now.Add(time.Second)); again != first {
+		again := w.facts.Connect(r, w.now.Add(time.Second))
+		if again.Seen.Age-first.Seen.Age != box.Duration(time.Second) {
+			t.Errorf("the look is %s old, and was %s", again.Seen.Age, first.Seen.Age)
+		}
+		again.Seen = first.Seen
+		if again != first {
 			t.Errorf("the repeat answers %+v, the first one %+v", again, first)
 		}
 		w.facts.Release("tab", w.now)

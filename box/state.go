@@ -21,7 +21,7 @@ const (
 	StateAwaitingConfirm State = "awaiting-confirmation" // paused TTL is over; a person must decide
 	StateUndoWindow      State = "undo-window"           // confirmed; can still be cancelled
 	StateExporting       State = "exporting"             // the export is taken or checked before a deletion
-	StateDeleting        State = "deleting"              // the provider was told to destroy it: no way back
+	StateDeleting        State = "deleting"              // the provider was told to destroy it: no way back; or is told as soon as a worker takes the step
 	StateDeleteBlocked   State = "delete-blocked"        // a deletion was agreed, but its export cannot be had
 	StateBoxArchived     State = "box-archived"          // destroyed; the history stays readable; final
 	StateLost            State = "lost"                  // gone without us; a person must decide

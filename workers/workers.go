@@ -63,7 +63,6 @@ const (
 	transfers   = 8   // unless [Options] say otherwise
 	running     = 200 // activities at a time per instance: most of them wait for a provider or a box
 	throttle    = 3 * time.Second
-	watchAgain  = 5 * time.Second
 	signalBound = 30 * time.Second
 	// stickyBound is how long a task waits for the worker that ran the workflow
 	// last. A shorter one sends the tasks of a herd to the back of the other queue,
@@ -124,7 +123,7 @@ func New(c client.Client, opts Options) (*Set, error) {
 			WorkerStopTimeout: stopWait, DisableWorkflowWorker: true, DisableRegistrationAliasing: true, OnFatalError: s.fail,
 			MaxConcurrentActivityExecutionSize: sweeps, MaxConcurrentActivityTaskPollers: sweeps,
 		})
-		store.RegisterActivity(&activities.Exports{Store: opts.Store})
+		store.RegisterActivity(&activities.Exports{Store: opts.Store, Notify: opts.Notify})
 		s.workers = append(s.workers, store)
 	}
 	seen, slots := map[string]bool{}, make(activities.Slots, cmp.Or(opts.Transfers, transfers))
@@ -205,17 +204,9 @@ func (s *Set) Stop() {
 // ctx lives. A watch that breaks is begun again; it first tells what changed
 // meanwhile.
 func (s *Set) watch(ctx context.Context, p *providers.Provider) {
-	for ctx.Err() == nil {
-		err := p.Watch(ctx, func(seen driver.Listed) { s.tell(ctx, seen) })
-		if ctx.Err() != nil {
-			return
-		}
-		s.opts.Logger.Warn("watching a provider broke; it is begun again", zap.String("provider", p.Name()), zap.Error(err))
-		select {
-		case <-ctx.Done():
-		case <-time.After(watchAgain):
-		}
-	}
+	keepOn(ctx, s.opts.Logger.With(zap.String("provider", p.Name())), func(ctx context.Context) error {
+		return p.Watch(ctx, func(seen driver.Listed) { s.tell(ctx, seen) })
+	})
 }
 
 // tell signals what was seen. Only a workflow that exists is told: a box that

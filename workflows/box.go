@@ -160,6 +160,12 @@ func (w *loop) act(step box.Step, now time.Time) error {
 			return nil // the facts say why, and what comes next
 		}
 		failure := w.failureOf(err)
+		if failure.Unserved && !w.knowsUnserved() {
+			failure.Unserved = false
+		}
+		if failure.Unserved && step.AnyWorker {
+			failure = w.unserved("the export store", box.StoreQueue)
+		}
 		out = box.Outcome{Failed: &failure}
 		w.log.Info("step failed", "step", step.Kind, "class", failure.Class, "error", failure.Message)
 	}
@@ -246,6 +252,9 @@ const (
 
 	changeDeepens  = "deepens"
 	deepensVersion = 1 // a suspended box whose memory is kept is suspended deeper after a while
+
+	changeUnserved  = "unserved"
+	unservedVersion = 1 // a step that no worker took is told from one that failed: the state stays, and what was never made needs no provider to end
 )
 
 // records reports whether this run may have the record step: one whose history
@@ -276,6 +285,13 @@ func (w *loop) knowsArchives() bool {
 func (w *loop) deepens() bool {
 	//nolint:forbidigo // runs of an earlier release left such a box as it was
 	return workflow.GetVersion(w.ctx, changeDeepens, workflow.DefaultVersion, deepensVersion) >= deepensVersion
+}
+
+// knowsUnserved reports whether this run tells a step that no worker took from
+// one that failed.
+func (w *loop) knowsUnserved() bool {
+	//nolint:forbidigo // runs of an earlier release took both alike
+	return workflow.GetVersion(w.ctx, changeUnserved, workflow.DefaultVersion, unservedVersion) >= unservedVersion
 }
 
 // awaitsReady reports whether this run waits for the agent-server of a box that

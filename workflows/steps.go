@@ -49,8 +49,12 @@ func boundsOf(kind box.StepKind) bounds {
 func (w *loop) start(ctx workflow.Context, step box.Step) workflow.Future {
 	f := w.facts
 	b := boundsOf(step.Kind)
+	queue := box.ActivityQueue(f.Spec.Provider)
+	if step.AnyWorker {
+		queue = box.StoreQueue
+	}
 	ctx = workflow.WithActivityOptions(ctx, workflow.ActivityOptions{
-		TaskQueue:              box.ActivityQueue(f.Spec.Provider),
+		TaskQueue:              queue,
 		ScheduleToStartTimeout: noWorker,
 		StartToCloseTimeout:    b.start,
 		HeartbeatTimeout:       b.beat,
@@ -69,6 +73,7 @@ func (w *loop) start(ctx workflow.Context, step box.Step) workflow.Future {
 	}
 	inSequence := f.Sequence != nil && step.Ask == nil
 	var a *activities.Boxes
+	var e *activities.Exports
 	switch step.Kind {
 	case box.StepCreate:
 		in := activities.CreateInput{
@@ -87,7 +92,11 @@ func (w *loop) start(ctx workflow.Context, step box.Step) workflow.Future {
 	case box.StepRestore:
 		return call(ctx, a.Restore, activities.RestoreInput{Target: target, Receipt: f.Restoring.Receipt})
 	case box.StepAbandon:
-		return call(ctx, a.Abandon, activities.AbandonInput{Target: target, Epoch: f.Epoch, Abandonment: *f.Abandonment})
+		in := activities.AbandonInput{Target: target, Epoch: f.Epoch, Abandonment: *f.Abandonment}
+		if step.AnyWorker {
+			return call(ctx, e.CloseAbandoned, in)
+		}
+		return call(ctx, a.Abandon, in)
 	case box.StepAwaitReady:
 		return call(ctx, a.AwaitReady, target)
 	case box.StepScan:
@@ -131,6 +140,9 @@ func (w *loop) start(ctx workflow.Context, step box.Step) workflow.Future {
 			Target: target, Spec: f.Spec, Epoch: f.Epoch, Receipt: f.Receipt,
 			WithoutHistory: f.Deletion.WithoutHistory, NeverReady: f.NeverReady(), Awake: f.AwakeAtExport(), By: f.Deletion.ConfirmedBy,
 		}
+		if step.AnyWorker {
+			return call(ctx, e.CloseUnmade, in)
+		}
 		if step.Kind == box.StepVerifyExport {
 			return call(ctx, a.VerifyExport, in)
 		}
@@ -155,13 +167,16 @@ func call[I any](ctx workflow.Context, act func(context.Context, I) (box.Outcome
 // failureOf says in words what an activity's error means for a person.
 func (w *loop) failureOf(err error) box.StepFailure {
 	if timeout, ok := errors.AsType[*temporal.TimeoutError](err); ok && timeout.TimeoutType() == enumspb.TIMEOUT_TYPE_SCHEDULE_TO_START {
-		return box.StepFailure{
-			Class:    box.ClassUnavailable,
-			NotBegun: true,
-			Message:  "no worker serves " + w.facts.Spec.Provider + "; start one with \"boxkeeper worker\"",
-		}
+		return w.unserved(w.facts.Spec.Provider, box.ActivityQueue(w.facts.Spec.Provider))
 	}
 	return activities.FailureOf(err)
+}
+
+func (w *loop) unserved(what, queue string) box.StepFailure {
+	return box.StepFailure{
+		Class: box.ClassUnavailable, NotBegun: true, Unserved: true,
+		Message: "no worker serves " + what + " (task queue " + queue + "); start one with \"boxkeeper worker\"; where an instance is off, the log of its worker says why",
+	}
 }
 
 // refusal turns an error of a rule into one that callers of updates can act on.

@@ -14,6 +14,7 @@ import (
 	"os"
 	"os/signal"
 	"path/filepath"
+	"runtime"
 	"runtime/debug"
 	"strconv"
 	"strings"
@@ -108,7 +109,12 @@ func parse(args []string, env func(string) string, help io.Writer) (settings, er
 	flags.Int64Var(&set.budget.Bytes, "tree-bytes", 0, "the most `bytes` that may lie below the box's directory, for boxes that share a filesystem; 0 for no limit")
 	flags.String(envFileFlag, "", "a `file` that holds the environment, NAME=value entries that each end with a NUL byte; it is removed when it was read, so each start needs a new one")
 	flags.BoolVar(&set.ownPasses, "own-passes", true, "free space and archive without being asked, as the budget and the retention say; false where the provider suspends the box, since the owner then asks before each suspend")
+	about := flags.Bool("version", false, "say what this program was built from, and end")
 	err := flags.Parse(args)
+	if *about {
+		fmt.Fprintln(help, "boxd", version()+builtFrom())
+		return set, flag.ErrHelp
+	}
 	if errors.Is(err, flag.ErrHelp) {
 		fmt.Fprintf(help, "boxd serves a box: in front of an agent-server, or its histories alone.\n\nUsage: boxd --root DIR [--listen HOST:PORT] [-- AGENT-SERVER ARG...]\n\nThe session key comes from the environment: %s.\nThe agent-server is started with --host and --port added.\n\n", keyVariable)
 		flags.SetOutput(help)
@@ -317,6 +323,22 @@ func awaitGone(ctx context.Context, path string, first os.FileInfo, gone chan<- 
 		}
 	}
 	close(gone)
+}
+
+// builtFrom is the commit, where the build knows it, and the toolchain.
+func builtFrom() string {
+	commit, changes := "", ""
+	if info, ok := debug.ReadBuildInfo(); ok {
+		for _, s := range info.Settings {
+			switch {
+			case s.Key == "vcs.revision":
+				commit = ", commit " + s.Value
+			case s.Key == "vcs.modified" && s.Value == "true":
+				changes = " with changes"
+			}
+		}
+	}
+	return commit + changes + ", " + runtime.Version() + " " + runtime.GOOS + "/" + runtime.GOARCH
 }
 
 // version is that of the module we were built from.

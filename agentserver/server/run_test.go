@@ -329,6 +329,10 @@ func TestACommandLineThatIsNotUnderstoodIsRefused(t *testing.T) {
 	require.Equal(t, 0, server.Run(t.Context(), []string{"--help"}, none, &out, &errs))
 	require.Contains(t, out.String(), "-base-path")
 	require.Empty(t, errs.String())
+	out.Reset()
+	require.Equal(t, 0, server.Run(t.Context(), []string{"--version"}, none, &out, &errs), "no key and no directory are needed to say it")
+	require.Regexp(t, `^boxd \S+, .*go1\S* \w+/\w+\n$`, out.String())
+	require.Empty(t, errs.String())
 }
 
 func TestATakenPortIsSaid(t *testing.T) {

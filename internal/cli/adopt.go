@@ -60,6 +60,9 @@ func (a *Shared) adoptCommand() *cobra.Command {
 		defer s.close()
 		ctx, cancel := ask.bound(c.Context())
 		defer cancel()
+		if err := s.needServed(ctx, built, row, ""); err != nil {
+			return err
+		}
 		out := creation{Workspace: workspace, WorkflowID: box.WorkflowID(workspace), Plan: arranged}
 		if err := s.adopt(ctx, box.Input{Spec: built, Capabilities: row}, ask.request(), &out); err != nil {
 			return err

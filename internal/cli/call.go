@@ -165,11 +165,17 @@ func (s *session) absent(ctx context.Context, workspace string) error {
 		workspace, s.namespace, s.address, s.root.Name(), s.root.Name(), workspace)
 }
 
-func closedError(program, workspace string, info *workflowpb.WorkflowExecutionInfo) error {
-	var state string
-	if field := info.GetSearchAttributes().GetIndexedFields()[box.SearchState]; field != nil {
-		_ = converter.GetDefaultDataConverter().FromPayload(field, &state) // without it the general text is right
+// keyword is a search attribute of a workflow, empty where it is not there.
+func keyword(info *workflowpb.WorkflowExecutionInfo, name string) string {
+	var text string
+	if field := info.GetSearchAttributes().GetIndexedFields()[name]; field != nil {
+		_ = converter.GetDefaultDataConverter().FromPayload(field, &text) // as if it were not there
 	}
+	return text
+}
+
+func closedError(program, workspace string, info *workflowpb.WorkflowExecutionInfo) error {
+	state := keyword(info, box.SearchState) // without it the general text is right
 	status := info.GetStatus()
 	switch status { //nolint:exhaustive // the rest ended out of order
 	case enumspb.WORKFLOW_EXECUTION_STATUS_COMPLETED:

@@ -40,7 +40,7 @@ func (a *Shared) createCommand() *cobra.Command {
 	c := &cobra.Command{
 		Use: "create WORKSPACE", Short: "Start a workspace and its first box", Args: args("a workspace id", 0, 1),
 		Long: "Starts the workflow that owns the workspace. Repeating it with the same spec is safe: it answers that the workspace exists. " +
-			"An id that was closed is refused for ever. A provider that no worker serves and that this machine's configuration does not know is taken for a mistake: " +
+			"An id that was closed is refused for ever. A provider that no worker serves and that this machine's configuration does not know, or has no credentials for, is taken for a mistake: " +
 			"nothing is started (exit code 5), and the id stays free.",
 		Example: "  boxkeeper box create mine --owner ann --idle 30m --wait\n  boxkeeper box create mine --secret LLM_API_KEY=env:LLM_API_KEY --paused-ttl 14d --dry-run",
 	}
@@ -48,7 +48,7 @@ func (a *Shared) createCommand() *cobra.Command {
 	ask.bindTimeout(c, "5m")
 	c.Flags().BoolVar(&dryRun, "dry-run", false, "show who would watch what, and start nothing")
 	c.Flags().BoolVar(&wait, "wait", false, "wait until the box is running")
-	c.Flags().BoolVar(&unserved, "unserved", false, "start it also when no worker serves the provider and this machine does not know it; it is created once one does")
+	c.Flags().BoolVar(&unserved, "unserved", false, "start it also when no worker serves the provider and this machine does not know it, or has no credentials for it; it is created once one does")
 	c.RunE = func(c *cobra.Command, given []string) error {
 		workspace := ""
 		if len(given) == 1 {
@@ -79,8 +79,8 @@ func (a *Shared) createCommand() *cobra.Command {
 		defer s.close()
 		ctx, cancel := ask.bound(c.Context())
 		defer cancel()
-		if row.Driver == "" && !unserved {
-			if err := s.needServed(ctx, built); err != nil {
+		if !unserved {
+			if err := s.needServed(ctx, built, row, ", or add --unserved to start the workspace all the same"); err != nil {
 				return err
 			}
 		}
@@ -103,9 +103,19 @@ func (a *Shared) createCommand() *cobra.Command {
 	return c
 }
 
-// needServed fails with Unavailable when nobody serves the provider, unless the
-// workspace is there already: an id must not be used up by a misspelt name.
-func (s *session) needServed(ctx context.Context, spec box.Spec) error {
+// needServed fails with Unavailable when nobody serves the provider and this
+// machine does not know it, or knows it to be off, unless the workspace is there
+// already: an id must not be used up by a misspelt name. An instance that this
+// machine could serve is one whose worker is only down.
+func (s *session) needServed(ctx context.Context, spec box.Spec, row box.Capabilities, orElse string) error {
+	why, next := "this machine's configuration has no instance of that name", "start a worker that serves it"
+	if row.Driver != "" {
+		off, err := s.off(spec.Provider)
+		if off == "" || err != nil {
+			return err
+		}
+		why, next = "it is off here: "+off, "give a worker its credentials and start it"
+	}
 	err := s.needPoller(ctx, box.ActivityQueue(spec.Provider), enumspb.TASK_QUEUE_TYPE_ACTIVITY)
 	if box.ClassOf(err) != box.ClassUnavailable {
 		return err
@@ -113,9 +123,8 @@ func (s *session) needServed(ctx context.Context, spec box.Spec) error {
 	if _, seen := s.client.DescribeWorkflowExecution(ctx, box.WorkflowID(spec.Workspace), ""); seen == nil {
 		return nil // nothing new will be started
 	}
-	return box.Errorf(box.ClassUnavailable, "provider: no worker at %s serves %q (task queue %s), and this machine's configuration has no instance of that name; nothing was started and the id %s is still free; "+
-		"name another with --provider, start a worker that serves it, or add --unserved to start the workspace all the same",
-		s.address, spec.Provider, box.ActivityQueue(spec.Provider), spec.Workspace)
+	return box.Errorf(box.ClassUnavailable, "provider: no worker at %s serves %q (task queue %s), and %s; nothing was started and the id %s is still free; name another with --provider, %s%s",
+		s.address, spec.Provider, box.ActivityQueue(spec.Provider), why, spec.Workspace, next, orElse)
 }
 
 // awaited says what the new workspace waits for when a worker is missing. With

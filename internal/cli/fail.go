@@ -57,10 +57,11 @@ func (e *unknownOutcome) Unwrap() error { return e.err }
 type stillWaiting struct {
 	want, got string
 	took      string
+	why       string
 }
 
 func (e *stillWaiting) Error() string {
-	return fmt.Sprintf("not %s after %s: it is %s; the request stands, so look again with show or why, or wait longer with --timeout", e.want, e.took, e.got)
+	return fmt.Sprintf("not %s after %s: it is %s%s; the request stands, so look again with show or why, or wait longer with --timeout", e.want, e.took, e.got, ifText(": ", e.why))
 }
 
 // otherState is a wait that can never succeed any more.

@@ -123,7 +123,9 @@ func (f *fakeTemporal) attributes(workspace string) *commonpb.SearchAttributes {
 	if facts == nil {
 		return nil
 	}
-	return &commonpb.SearchAttributes{IndexedFields: map[string]*commonpb.Payload{box.SearchState: encode(string(facts.State)).Payloads[0]}}
+	return &commonpb.SearchAttributes{IndexedFields: map[string]*commonpb.Payload{
+		box.SearchState: encode(string(facts.State)).Payloads[0], box.SearchProvider: encode(facts.Spec.Provider).Payloads[0],
+	}}
 }
 
 type run struct {

@@ -1,6 +1,8 @@
 package cli
 
 import (
+	"time"
+
 	"github.com/spf13/cobra"
 
 	"github.com/openhands/boxkeeper/box"
@@ -14,7 +16,8 @@ func (a *Shared) connectCommand() *cobra.Command {
 	)
 	c := &cobra.Command{
 		Use: "connect WORKSPACE", Short: "Hold a box awake, and wake it if needed", Args: args("a workspace", 1, 1),
-		Long:    "Takes a hold that ends by itself after its lease; renew it while it is needed and release it when it is not.",
+		Long: "Takes a hold that ends by itself after its lease; renew it while it is needed and release it when it is not. " +
+			"Without --wait it answers from the newest look at the provider and says how old that is; with --wait a box that was last seen more than a minute ago is read again first.",
 		Example: "  boxkeeper box connect mine --holder ann-laptop --wait\n  boxkeeper box renew mine --holder ann-laptop\n  boxkeeper box release mine --holder ann-laptop",
 	}
 	ask.bind(c, "5m")
@@ -42,16 +45,19 @@ func (a *Shared) connectCommand() *cobra.Command {
 			// Derived, so that a repeat by request id is about the same hold.
 			req.HolderID = req.ID
 		}
+		if wait {
+			req.LookWithin = lookWithin
+		}
 		answer, err := update[box.ConnectAnswer](ctx, s, given[0], box.UpdateConnect, req.Request, req)
 		if err != nil {
 			return err
 		}
 		if wait {
-			status, err := s.wait(ctx, given[0], runningGoal(), ask.timeout)
+			status, err := s.wait(ctx, given[0], seenGoal(answer), ask.timeout)
 			if err != nil {
 				return err
 			}
-			answer.State, answer.RetryAfter = status.State, 0
+			answer.State, answer.RetryAfter, answer.Seen = status.State, 0, status.Seen
 		}
 		return a.show(c, answer, func(p *page) {
 			p.linef("%s is %s.", given[0], printable(string(answer.State)))
@@ -59,9 +65,33 @@ func (a *Shared) connectCommand() *cobra.Command {
 				[2]string{"hold", answer.HolderID + ", until " + a.moment(answer.LeaseUntil)},
 				[2]string{"release it", s.command("release", given[0], "--holder", answer.HolderID)},
 			)
+			if !wait {
+				p.sighting(a, answer.Seen, time.Time{})
+			}
 		})
 	}
 	return c
+}
+
+// lookWithin is how old the look may be on whose word connect --wait says that a
+// box is running.
+const lookWithin = box.Duration(time.Minute)
+
+// seenGoal waits for a box that runs by a look that is new enough: the answer's
+// own, or one after it. A worker of an earlier release tells of none.
+func seenGoal(answer box.ConnectAnswer) goal {
+	g := runningGoal()
+	old := answer.Seen
+	if answer.State != box.StateRunning || old == nil || old.Age <= lookWithin {
+		return g
+	}
+	g.yet = func(s box.Status) string {
+		if s.Seen != nil && s.Seen.At.After(old.At) {
+			return ""
+		}
+		return "it was last seen at its provider " + old.Age.String() + " ago, so it is read again"
+	}
+	return g
 }
 
 func (a *Shared) renewCommand() *cobra.Command {

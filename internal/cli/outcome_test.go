@@ -131,6 +131,6 @@ func TestWaitEndsAtTheState(t *testing.T) {
 		f.State, fake.after = box.StateRunning, nil
 		got = runWith(t, fake, "box", "suspend", "mine", "--wait", "--timeout", "10s")
 		assert.Equal(t, 6, got.code)
-		assert.Contains(t, got.stderr, "not suspended after 10s: it is running; the request stands")
+		assert.Contains(t, got.stderr, "not suspended after 10s: it is running: asked for by ann; the request stands")
 	})
 }

@@ -66,6 +66,20 @@ func settingsOf(cfg config.Config, p config.Provider, logger *zap.Logger, redact
 	return settings, nil
 }
 
+// checkSettings refuses the settings of an instance as the start of a worker
+// does, and asks its provider nothing. Credentials that this machine does not
+// have are not missed: the instance is off then.
+func checkSettings(cfg config.Config, p config.Provider) error {
+	settings, err := settingsOf(cfg, p, zap.NewNop(), &telemetry.Redactor{})
+	if class := box.ClassOf(err); class != "" && class != box.ClassInvalid {
+		settings, err = rowSettings(p)
+	}
+	if err != nil {
+		return err
+	}
+	return all.Check(p.Name, p.Driver, settings)
+}
+
 // capabilities returns the row of a configured instance, and an empty one, of
 // which nothing is known, where this machine does not know the instance: the
 // workers may.
@@ -83,6 +97,23 @@ func (a *Shared) capabilities(name string) (box.Capabilities, error) {
 		return box.Capabilities{}, err
 	}
 	return all.Row(p.Driver, settings), nil
+}
+
+// off says why this machine cannot serve an instance that it knows: it has no
+// credentials. Empty where it has them, or needs none.
+func (a *Shared) off(name string) (string, error) {
+	cfg, err := a.Config()
+	if err != nil {
+		return "", err
+	}
+	p, ok := cfg.Provider(name)
+	if !ok {
+		return "", nil
+	}
+	if _, err := cfg.ProviderSecret(p); box.ClassOf(err) == box.ClassNotFound {
+		return err.Error(), nil
+	}
+	return "", nil // what else is wrong with them, the worker that is to use them says
 }
 
 // plan is [box.Plan] as far as this machine knows the provider. Of one that it does

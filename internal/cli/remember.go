@@ -2,11 +2,13 @@ package cli
 
 import (
 	"context"
+	"strings"
 	"time"
 
 	"github.com/spf13/cobra"
 	enumspb "go.temporal.io/api/enums/v1"
 	"go.temporal.io/api/serviceerror"
+	workflowpb "go.temporal.io/api/workflow/v1"
 
 	"github.com/openhands/boxkeeper/box"
 )
@@ -45,7 +47,43 @@ func (a *Shared) askWatched(c *cobra.Command, ask *asking, workspace, name strin
 	if is[*serviceerror.NotFound](err) {
 		return s.absent(ctx, workspace)
 	}
-	return s.query(ctx, workspace, name, to)
+	if err := s.query(ctx, workspace, name, to); err != nil {
+		return err
+	}
+	s.noteUnserved(ctx, seen.GetWorkflowExecutionInfo(), to)
+	return nil
+}
+
+// noteUnserved says on standard error when the step that is under way cannot be,
+// because no worker serves the provider: the workflow itself knows that only
+// after it has waited for one.
+func (s *session) noteUnserved(ctx context.Context, info *workflowpb.WorkflowExecutionInfo, answer any) {
+	var next box.StepKind
+	var at time.Time
+	switch to := answer.(type) {
+	case *box.Status:
+		next, at = to.Next, to.NextAt
+	case *box.Why:
+		next, at = to.Next, to.NextAt
+	}
+	if text := s.unservedText(ctx, keyword(info, box.SearchProvider), next, at); text != "" {
+		note(s.cmd, "Note%s", strings.Replace(text, "; ", ": ", 1))
+	}
+}
+
+// unservedText says that no worker serves the provider of a workspace whose next
+// step is under way, with what to do. Temporal remembers a worker that ended for
+// some minutes, so its silence proves nothing; then the text is empty.
+func (s *session) unservedText(ctx context.Context, provider string, next box.StepKind, at time.Time) string {
+	if provider == "" || next == "" || next == box.StepWait || next == box.StepFinish || !at.IsZero() {
+		return ""
+	}
+	queue := box.ActivityQueue(provider)
+	seen, err := s.client.DescribeTaskQueue(ctx, queue, enumspb.TASK_QUEUE_TYPE_ACTIVITY)
+	if err != nil || len(seen.GetPollers()) > 0 {
+		return ""
+	}
+	return "; no worker serves the task queue " + queue + " now, so " + string(next) + " waits; start one with \"" + s.root.Name() + " worker\""
 }
 
 // fromLedger reads what the ledger says of a workspace whose workflow did not

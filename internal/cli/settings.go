@@ -58,6 +58,7 @@ func (a *Shared) configCommand() *cobra.Command {
 	var reference bool
 	c := &cobra.Command{
 		Use: "config", GroupID: groupRun, Short: "Print the configuration in force, or the reference of all settings", Args: args("nothing", 0, 0),
+		Long: "Fails with the setting named where a worker would refuse to start over it. It asks no provider anything; \"check\" does.",
 	}
 	c.Flags().BoolVar(&reference, "reference", false, "print every setting with its default, form and when to change it")
 	c.RunE = func(c *cobra.Command, _ []string) error {
@@ -74,6 +75,11 @@ func (a *Shared) configCommand() *cobra.Command {
 		temporal, err := a.ClientOptions()
 		if err != nil {
 			return err
+		}
+		for _, p := range cfg.Providers {
+			if err := checkSettings(cfg, p); err != nil {
+				return err
+			}
 		}
 		now := inForce{
 			File: cfg.File, DataDir: cfg.DataDir, Exports: cfg.Exports, Transfers: cfg.Transfers, InstallationSecret: cfg.InstallationSecret, Listen: cfg.Listen,

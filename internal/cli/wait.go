@@ -21,6 +21,8 @@ type goal struct {
 	never []box.State
 	// more looks at what states alone do not say; an error ends the wait.
 	more func(box.Status) error
+	// yet says what a good state still lacks; empty or nil for nothing.
+	yet func(box.Status) string
 }
 
 func runningGoal() goal {
@@ -42,11 +44,11 @@ func archivedGoal() goal {
 }
 
 // wait asks for the status, less and less often, until the goal is reached. The
-// workflow is asked, never the box. States that it passes are noted on standard
-// error.
+// workflow is asked, never the box. States that it passes, and why it stays in
+// one, are noted on standard error when they change.
 func (s *session) wait(ctx context.Context, workspace string, g goal, within box.Duration) (box.Status, error) {
 	var last box.Status
-	away := false
+	told, away := "", false
 	for pause := waitFirst; ; pause = min(pause*3/2, waitMost) {
 		status, err := s.status(ctx, workspace)
 		if err != nil && ctx.Err() != nil {
@@ -68,20 +70,16 @@ func (s *session) wait(ctx context.Context, workspace string, g goal, within box
 			return last, err
 		}
 		away = false
-		if status.State != last.State {
-			note(s.cmd, "%s: %s", status.State, because(status))
+		cause := g.cause(status)
+		if status.State == last.State { // else it has only just begun
+			cause += s.unservedText(ctx, status.Provider, status.Next, status.NextAt)
 		}
-		last = status
-		if slices.Contains(g.good, status.State) {
-			return status, nil
+		if cause != told {
+			note(s.cmd, "%s", cause)
 		}
-		if slices.Contains(g.never, status.State) {
-			return status, &otherState{want: g.name, got: status.State, why: because(status)}
-		}
-		if g.more != nil {
-			if err := g.more(status); err != nil {
-				return status, err
-			}
+		last, told = status, cause
+		if reached, err := g.ends(status); reached || err != nil {
+			return status, err
 		}
 		if !sleep(ctx, pause) {
 			return last, s.waited(g, last, within)
@@ -98,7 +96,36 @@ func (s *session) waited(g goal, last box.Status, within box.Duration) error {
 	if got == "" {
 		got = "not known"
 	}
-	return &stillWaiting{want: g.name, got: got, took: within.String()}
+	return &stillWaiting{want: g.name, got: got, took: within.String(), why: because(last)}
+}
+
+// ends reports whether a wait for the goal is over: it is reached, or an error
+// says that it never is.
+func (g goal) ends(s box.Status) (reached bool, err error) {
+	switch {
+	case slices.Contains(g.good, s.State):
+		return g.yet == nil || g.yet(s) == "", nil
+	case slices.Contains(g.never, s.State):
+		return false, &otherState{want: g.name, got: s.State, why: because(s)}
+	case g.more != nil:
+		return false, g.more(s)
+	}
+	return false, nil
+}
+
+// cause is the state and why, and what a good one still lacks, without what
+// changes at each try.
+func (g goal) cause(s box.Status) string {
+	text := string(s.State) + ": " + s.Reason.Text
+	if f := s.Failure; f != nil {
+		text += "; " + string(f.Step) + " failed: " + f.Message
+	}
+	if g.yet != nil {
+		if lacks := g.yet(s); lacks != "" {
+			text += "; " + lacks
+		}
+	}
+	return text
 }
 
 // because returns why a workspace is as it is, with what keeps failing.

@@ -126,6 +126,7 @@ func Load(file string, env Lookup, instances ...string) (Config, error) {
 			return Config{}, err
 		}
 	}
+	values.instancesFromEnv(env)
 	if err := values.only(instances); err != nil {
 		return Config{}, err
 	}

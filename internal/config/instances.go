@@ -65,7 +65,7 @@ func instanceSettings() []Setting {
 	rows := []Setting{
 		{
 			Key: SettingDriver, Default: DriverLocal, Form: "one of " + strings.Join(Drivers(), ", "),
-			What: "Which driver serves the instance; docs/providers.md compares them. An instance that is called like a driver is of that driver. Without any instance in the file there is one called local.",
+			What: "Which driver serves the instance; docs/providers.md compares them. An instance that is called like a driver is of that driver, and can be added by its variable alone, such as BOXKEEPER_PROVIDERS_DOCKER_DRIVER=docker; others need the file. Without any instance there is one called local.",
 			When: "To add an instance: `[providers.NAME]` with its driver.",
 		},
 		{

@@ -122,3 +122,34 @@ func TestNoSpecReadsWhatOpensAnEngine(t *testing.T) {
 		assert.Equal(t, filepath.Base(path) != "other", box.ClassOf(err) == box.ClassFailedPrecondition, "%s: %v", path, err)
 	}
 }
+
+func TestTheEnvironmentAloneAddsAnInstance(t *testing.T) {
+	t.Parallel()
+	names := func(c config.Config) (out []string) {
+		for _, p := range c.Providers {
+			out = append(out, p.Name+" of "+p.Driver)
+		}
+		return out
+	}
+	env, _ := with(t, map[string]string{
+		"BOXKEEPER_PROVIDERS_DOCKER_DRIVER": "docker", "BOXKEEPER_PROVIDERS_DOCKER_IMAGE": "registry.example/box:1",
+		"BOXKEEPER_PROVIDERS_OTHER_DRIVER": "docker",
+	})
+	c, err := config.Load("", env)
+	require.NoError(t, err)
+	require.Equal(t, []string{"docker of docker"}, names(c), "one that is named is not beside the default, and a name that is no driver's cannot be asked for")
+	require.Equal(t, "registry.example/box:1", c.Providers[0].Set[config.SettingImage])
+
+	path := write(t, filepath.Join(t.TempDir(), "x.toml"), "[providers.local]\n")
+	c, err = config.Load(path, env)
+	require.NoError(t, err)
+	require.Equal(t, []string{"docker of docker", "local of local"}, names(c), "beside those of the file")
+
+	c, err = config.Load(path, env, "local")
+	require.NoError(t, err)
+	require.Equal(t, []string{"local of local"}, names(c), "who names instances gets those")
+
+	env, _ = with(t, map[string]string{"BOXKEEPER_PROVIDERS_DOCKER_DRIVER": ""})
+	_, err = config.Load("", env)
+	assertField(t, err, "BOXKEEPER_PROVIDERS_DOCKER_DRIVER")
+}

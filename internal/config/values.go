@@ -73,6 +73,17 @@ func (v *values) fromEnv(env Lookup) error {
 	return nil
 }
 
+// instancesFromEnv takes the instances that the environment alone adds: those
+// called like a driver, whose variable for it is set. Of other names it cannot be
+// asked.
+func (v *values) instancesFromEnv(env Lookup) {
+	for _, name := range Drivers() {
+		if _, set := env(instanceEnv(sectionProviders, name, SettingDriver)); set {
+			v.at(sectionProviders, name)
+		}
+	}
+}
+
 // only leaves the named instances, all when none is named.
 func (v *values) only(instances []string) error {
 	for _, name := range instances {

@@ -36,13 +36,43 @@ func Open(name, driverName string, settings Settings, opts *providers.Options) (
 		return nil, box.Invalidf("installation", "is not set")
 	}
 	d, err := open(opts.Installation, driverName, settings)
-	if wrong, ok := errors.AsType[*box.Error](err); ok && wrong.Field != "" {
-		return nil, &box.Error{Class: wrong.Class, Field: "providers." + name + "." + wrong.Field, Message: wrong.Message, Err: wrong.Err}
-	}
 	if err != nil {
-		return nil, box.Errorf(box.ClassOf(err), "open provider %s: %w", name, err)
+		return nil, named(name, err)
 	}
 	return providers.New(name, d, opts)
+}
+
+// nobody is an installation that no box is of.
+const nobody = "00000000"
+
+// Check refuses settings as [Open] does, with the field named. It makes nothing
+// and contacts nobody. A credential that is empty is not looked at.
+func Check(name, driverName string, settings Settings) error {
+	const some = "unknown" // a new driver asks for one, and keeps it to itself
+	if settings.RuntimeAPI.APIKey == "" {
+		settings.RuntimeAPI.APIKey = some
+	}
+	if settings.DigitalOcean.Token == "" {
+		settings.DigitalOcean.Token = some
+	}
+	var err error
+	if driverName == "local" { // a new one makes its directory
+		err = settings.Local.Check()
+	} else {
+		_, err = open(nobody, driverName, settings)
+	}
+	if err != nil {
+		return named(name, err)
+	}
+	return nil
+}
+
+// named says of which instance a setting is wrong.
+func named(name string, err error) error {
+	if wrong, ok := errors.AsType[*box.Error](err); ok && wrong.Field != "" {
+		return &box.Error{Class: wrong.Class, Field: "providers." + name + "." + wrong.Field, Message: wrong.Message, Err: wrong.Err}
+	}
+	return box.Errorf(box.ClassOf(err), "open provider %s: %w", name, err)
 }
 
 func open(installation, driverName string, settings Settings) (driver.Driver, error) {

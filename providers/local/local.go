@@ -80,21 +80,11 @@ type Driver struct {
 // New opens the directory, and makes it when it is not there. It refuses one
 // that was moved, emptied or is not mounted.
 func New(installation string, opts Options) (*Driver, error) {
-	switch {
-	case !driver.ValidInstallation(installation):
+	if !driver.ValidInstallation(installation) {
 		return nil, box.Invalidf("installation", "must be 8 lower-case hex digits")
-	case !filepath.IsAbs(opts.Dir):
-		return nil, box.Invalidf("dir", "%q is not an absolute path", opts.Dir)
-	case len(opts.Command) == 0 || !filepath.IsAbs(opts.Command[0]):
-		return nil, box.Invalidf("command", "must begin with the absolute path of a program that serves a box")
-	case opts.Suspend != "" && opts.Suspend != SuspendStop && opts.Suspend != SuspendFreeze:
-		return nil, box.Invalidf("suspend", "%q is not known; use \"stop\" or \"freeze\"", opts.Suspend)
-	case opts.Suspend == SuspendFreeze && !canFreeze:
-		return nil, box.Invalidf("suspend", "\"freeze\" needs Linux; use \"stop\" on this system")
-	case opts.StartTimeout < 0:
-		return nil, box.Invalidf("start_timeout", "must not be negative")
-	case opts.StopTimeout < 0:
-		return nil, box.Invalidf("stop_timeout", "must not be negative")
+	}
+	if err := opts.Check(); err != nil {
+		return nil, err
 	}
 	if opts.Suspend == "" {
 		opts.Suspend = SuspendStop
@@ -116,6 +106,25 @@ func New(installation string, opts Options) (*Driver, error) {
 		return nil, err
 	}
 	return &Driver{installation: installation, opts: opts, place: at, children: map[string]*child{}}, nil
+}
+
+// Check refuses options as New does, with the field named, and makes nothing.
+func (o Options) Check() error {
+	switch {
+	case !filepath.IsAbs(o.Dir):
+		return box.Invalidf("dir", "%q is not an absolute path", o.Dir)
+	case len(o.Command) == 0 || !filepath.IsAbs(o.Command[0]):
+		return box.Invalidf("command", "must begin with the absolute path of a program that serves a box")
+	case o.Suspend != "" && o.Suspend != SuspendStop && o.Suspend != SuspendFreeze:
+		return box.Invalidf("suspend", "%q is not known; use \"stop\" or \"freeze\"", o.Suspend)
+	case o.Suspend == SuspendFreeze && !canFreeze:
+		return box.Invalidf("suspend", "\"freeze\" needs Linux; use \"stop\" on this system")
+	case o.StartTimeout < 0:
+		return box.Invalidf("start_timeout", "must not be negative")
+	case o.StopTimeout < 0:
+		return box.Invalidf("stop_timeout", "must not be negative")
+	}
+	return nil
 }
 
 // Row returns what the driver claims with opts, without opening anything.

@@ -92,8 +92,8 @@ export const vocabulary = {
   Tri: ['unknown', 'yes', 'no'],
   HolderKind: ['connection', 'operation'],
   State: ['unknown', 'creating', 'create-failed', 'starting', 'running', 'draining', 'suspending', 'suspended', 'resuming', 'maintenance-wake', 'awaiting-confirmation', 'undo-window', 'exporting', 'deleting', 'delete-blocked', 'box-archived', 'lost', 'abandoned'],
-  Tier: ['caches', 'dependencies', 'runtime'],
   Phase: ['unknown', 'starting', 'running', 'suspended', 'failed', 'gone'],
+  Tier: ['caches', 'dependencies', 'runtime'],
   ReasonCode: ['requested', 'created', 'ready', 'idle', 'wall', 'user-arrived', 'still-in-use', 'held', 'quiet', 'paused-ttl', 'notice-due', 'deepen-due', 'confirmed', 'policy', 'cancelled', 'undo-over', 'stale-export', 'exported', 'deleted', 'ended-by-itself', 'seen-at-provider', 'gone-at-provider', 'failed', 'refused', 'kept', 'frozen', 'nothing-due', 'history-changed', 'without-history', 'unreachable', 'policy-changed', 'awaiting-answer', 'export-impossible', 'adopted', 'replaced', 'restored', 'seen-again', 'abandoned', 'on-hold', 'rebuilt'],
   StepKind: ['wait', 'finish', 'create', 'await-ready', 'observe', 'scan', 'quiesce', 'undrain', 'reclaim', 'export', 'suspend', 'deepen', 'resume', 'notify', 'adjust', 'verify-export', 'delete', 'adopt', 'restore', 'abandon', 'record'],
   Class: ['Unknown', 'NotFound', 'AlreadyExists', 'Invalid', 'FailedPrecondition', 'Conflict', 'Unauthorized', 'Exhausted', 'Unavailable', 'Unsupported', 'Canceled', 'DeadlineExceeded', 'Internal'],
@@ -149,7 +149,7 @@ export type HolderKind = 'connection' | 'operation';
  * - awaiting-confirmation: paused TTL is over; a person must decide
  * - undo-window: confirmed; can still be cancelled
  * - exporting: the export is taken or checked before a deletion
- * - deleting: the provider was told to destroy it: no way back
+ * - deleting: the provider was told to destroy it: no way back; or is told as soon as a worker takes the step
  * - delete-blocked: a deletion was agreed, but its export cannot be had
  * - box-archived: destroyed; the history stays readable; final
  * - lost: gone without us; a person must decide
@@ -175,18 +175,18 @@ export type State =
   | 'lost'
   | 'abandoned';
 /**
+ * Phase is what a provider says a box is doing, in our words. Persisted.
+ * - failed: there, broken, not running; files may be intact
+ * - gone: proven absent under the ref's fingerprint
+ */
+export type Phase = 'unknown' | 'starting' | 'running' | 'suspended' | 'failed' | 'gone';
+/**
  * Tier is how deep a reclaim pass goes; each includes the ones before it.
  * - caches: rebuilt by their tools on demand
  * - dependencies: installed again from a lockfile
  * - runtime: conversation-archived: home and workspace go, history stays
  */
 export type Tier = 'caches' | 'dependencies' | 'runtime';
-/**
- * Phase is what a provider says a box is doing, in our words. Persisted.
- * - failed: there, broken, not running; files may be intact
- * - gone: proven absent under the ref's fingerprint
- */
-export type Phase = 'unknown' | 'starting' | 'running' | 'suspended' | 'failed' | 'gone';
 /**
  * ReasonCode is the fixed vocabulary of why something happened. Persisted.
  * - requested: a person or the backend asked
@@ -570,6 +570,10 @@ export interface ConnectRequest {
    * default policy.holder_lease; at most policy.max_run
    */
   lease?: Duration;
+  /**
+   * look_within has a running box read at its provider again when it was last seen longer ago than this; zero takes the newest look, however old.
+   */
+  look_within?: Duration;
 }
 /**
  * ConnectAnswer says how far the box is; it never waits for the wake.
@@ -586,6 +590,30 @@ export interface ConnectAnswer {
    * retry_after is when to ask again; zero when the box is ready.
    */
   retry_after?: Duration;
+  /**
+   * last_seen is what the provider said last, and how long ago: the state goes by it.
+   */
+  last_seen?: Sighting;
+}
+/**
+ * Sighting is what was last seen of the box at its provider.
+ */
+export interface Sighting {
+  phase: Phase;
+  /**
+   * memory_kept says, of a suspended box, whether its processes are kept as they were; not set where the provider does not say.
+   */
+  memory_kept?: Tri;
+  at?: string;
+  age?: Duration;
+  /**
+   * evidence is what the provider said, in its own words.
+   */
+  evidence?: string;
+  /**
+   * told_by is the id of the last signal from outside that differed from what should be, and so made us look.
+   */
+  told_by?: string;
 }
 /**
  * RenewRequest extends a hold; it never shortens it.
@@ -1064,6 +1092,10 @@ export interface Observation {
    */
   age?: Span;
   /**
+   * stored_bytes is what the provider keeps for a suspended box by its own count: its disk, and copies of it. Zero when it does not say or nobody asked. A driver reads it in Suspend and Deepen only, where a slow count is no harm.
+   */
+  stored_bytes?: number;
+  /**
    * native is what the provider says that it was told to do by itself; nil when it does not say.
    */
   native?: Native;
@@ -1345,26 +1377,10 @@ export interface Failure {
   since?: string;
   at: string;
   retry_at?: string;
-}
-/**
- * Sighting is what was last seen of the box at its provider.
- */
-export interface Sighting {
-  phase: Phase;
   /**
-   * memory_kept says, of a suspended box, whether its processes are kept as they were; not set where the provider does not say.
+   * unserved says that no worker took the step: nothing was done.
    */
-  memory_kept?: Tri;
-  at?: string;
-  age?: Duration;
-  /**
-   * evidence is what the provider said, in its own words.
-   */
-  evidence?: string;
-  /**
-   * told_by is the id of the last signal from outside that differed from what should be, and so made us look.
-   */
-  told_by?: string;
+  unserved?: boolean;
 }
 /**
  * Hold stops every destructive step, whatever was agreed, until it is lifted. Exports, notices and suspends go on.
