@@ -155,7 +155,7 @@ func (d *Driver) afterRefusal(ctx context.Context, ref box.Ref, refusal error, g
 	if status == http.StatusNotFound {
 		return box.Observation{}, box.Errorf(box.ClassUnavailable, "%w; it is there and %s, so look again", refusal, seen.Phase)
 	}
-	return box.Observation{}, refusal
+	return box.Observation{}, d.full(ctx, refusal)
 }
 
 // orRefuse returns err, or a refusal where there is none.
