@@ -103,3 +103,20 @@ func TestAResumeThatTheQuotaRefuses(t *testing.T) {
 	require.Contains(t, err.Error(), "suspended for longest: w, older;", "one that says no time counts as old")
 	require.Equal(t, 1, strings.Count(strings.Join(s.lines(), "\n"), "/resume"), "it is sent once")
 }
+
+func TestSuspendedBoxesFillTheQuota(t *testing.T) {
+	t.Parallel()
+	p := newPlace(t, fake.Options{Teams: []fake.Team{{Quota: 2}}})
+	d := p.new(t, installation)
+	a, b := made(t, p, d, "a"), made(t, p, d, "b")
+	_, err := d.Suspend(t.Context(), a)
+	require.NoError(t, err)
+	_, err = d.Create(t.Context(), createRequest("c"))
+	require.Equal(t, box.ClassExhausted, box.ClassOf(err), "%v", err)
+	require.Contains(t, err.Error(), "limit of 2 active sessions")
+	again, err := d.Create(t.Context(), createRequest("b"))
+	require.NoError(t, err)
+	require.Equal(t, b, again.Ref)
+	gone(t, p, d, a)
+	made(t, p, d, "c")
+}
