@@ -21,16 +21,16 @@ import (
 )
 
 // agentServerVariable names a real agent-server's executable; beside it is the
-// Python that it runs with.
+// Python that it runs with, which the tests use.
 const agentServerVariable = "BOXKEEPER_TEST_AGENT_SERVER"
 
-func realServer(t *testing.T) (executable, python string) {
+func realServer(t *testing.T) (python string) {
 	t.Helper()
-	executable = os.Getenv(agentServerVariable)
+	executable := os.Getenv(agentServerVariable)
 	if executable == "" {
 		t.Skip("needs a real agent-server: set " + agentServerVariable + " to its executable (scripts/agent-server.sh installs one)")
 	}
-	return executable, filepath.Join(filepath.Dir(executable), "python")
+	return filepath.Join(filepath.Dir(executable), "python")
 }
 
 func await(t *testing.T, what string, done func() bool) {
@@ -64,7 +64,7 @@ func python(t *testing.T, interpreter, script string, args ...string) (stop func
 
 func TestPythonAndWeLockOutEachOther(t *testing.T) {
 	t.Parallel()
-	_, interpreter := realServer(t)
+	interpreter := realServer(t)
 	dir := conversation(t)
 	stop := python(t, interpreter, `
 import sys
@@ -98,7 +98,7 @@ sys.exit("locked twice")
 // one may make at a time.
 func TestNobodyGetsInWhileTheLockFileIsRemovedAndMadeAgain(t *testing.T) {
 	t.Parallel()
-	_, interpreter := realServer(t)
+	interpreter := realServer(t)
 	dir := t.TempDir()
 	meeting := filepath.Join(dir, "meeting")
 	stop := python(t, interpreter, `
@@ -153,7 +153,24 @@ type agent struct {
 	url, conversations string
 }
 
-func startAgent(t *testing.T, executable, root string, env ...string) *agent {
+// onDemand runs the agent-server and lets it look for idle conversations when a file
+// is there: by itself it does so once a minute.
+const onDemand = `
+import asyncio, os, sys
+from openhands.agent_server.__main__ import main
+from openhands.agent_server.conversation_service import ConversationService
+async def evict(self):
+    while True:
+        await asyncio.sleep(0.05)
+        if os.path.exists(os.environ["EVICT_WHEN"]):
+            await self._evict_idle_conversations(self.conversation_idle_ttl_seconds)
+name = "_evict_idle_conversations_loop"
+getattr(ConversationService, name) # or nothing below shows anything
+setattr(ConversationService, name, evict)
+main()
+`
+
+func startAgent(t *testing.T, interpreter, root string, env ...string) *agent {
 	t.Helper()
 	listener, err := net.Listen("tcp", "127.0.0.1:0") //nolint:noctx // local and instant
 	require.NoError(t, err)
@@ -161,7 +178,7 @@ func startAgent(t *testing.T, executable, root string, env ...string) *agent {
 	require.NoError(t, err)
 	require.NoError(t, listener.Close())
 	a := &agent{url: "http://127.0.0.1:" + port, conversations: filepath.Join(root, "conversations")}
-	a.Cmd = exec.CommandContext(t.Context(), executable, "--host", "127.0.0.1", "--port", port)
+	a.Cmd = exec.CommandContext(t.Context(), interpreter, "-c", onDemand, "--host", "127.0.0.1", "--port", port)
 	a.Dir = root
 	a.Env = append(os.Environ(),
 		"HOME="+root, "OH_SECRET_KEY=of-a-test", "OH_ENABLE_VSCODE=false", "OH_PRELOAD_TOOLS=false", "TMUX_TMPDIR="+root,
@@ -214,9 +231,10 @@ func (a *agent) converse(t *testing.T, root string) (id, dir string) {
 
 func TestTheRealAgentServerAndWeKeepOffEachOther(t *testing.T) {
 	t.Parallel()
-	executable, _ := realServer(t)
+	interpreter := realServer(t)
 	root := t.TempDir()
-	server := startAgent(t, executable, root)
+	evict := filepath.Join(root, "evict")
+	server := startAgent(t, interpreter, root, "EVICT_WHEN="+evict, "OH_CONVERSATION_IDLE_TTL_SECONDS=0.5")
 	id, dir := server.converse(t, root)
 	l := idlelock.New(idlelock.Options{})
 	require.Contains(t, hold(t, l, dir), "loaded by the agent-server")
@@ -240,11 +258,21 @@ func TestTheRealAgentServerAndWeKeepOffEachOther(t *testing.T) {
 	require.ErrorIs(t, err, context.DeadlineExceeded)
 	require.NoFileExists(t, filepath.Join(dir, "owner_lease.json"))
 	release()
-	await(t, "the conversation to be loaded", func() bool {
-		status, _, err := server.ask(t.Context(), http.MethodGet, "/api/conversations/"+id+"/events/search", "")
-		return err == nil && status == http.StatusOK
-	})
-	require.Contains(t, hold(t, l, dir), "loaded by the agent-server")
+	load := func() {
+		t.Helper()
+		await(t, "the conversation to be loaded", func() bool {
+			status, _, err := server.ask(t.Context(), http.MethodGet, "/api/conversations/"+id+"/events/search", "")
+			return err == nil && status == http.StatusOK
+		})
+		require.Contains(t, hold(t, l, dir), "loaded by the agent-server")
+	}
+	load()
+
+	require.NoError(t, os.WriteFile(evict, nil, 0o600))
+	await(t, "the conversation to be evicted", func() bool { return l.Peek(dir) == "" })
+	require.NoError(t, os.Remove(evict))
+	require.Empty(t, hold(t, l, dir), "the server let go of it")
+	load()
 
 	require.NoError(t, server.Process.Kill())
 	require.Error(t, server.Wait())
@@ -252,28 +280,11 @@ func TestTheRealAgentServerAndWeKeepOffEachOther(t *testing.T) {
 	require.Empty(t, hold(t, l, dir), "its owner is dead")
 }
 
-func TestTheRealAgentServerLetsGoOfAnEvictedConversation(t *testing.T) {
-	t.Parallel()
-	executable, _ := realServer(t)
-	if testing.Short() {
-		t.Skip("needs more than a minute: the agent-server looks for idle conversations once a minute")
-	}
-	root := t.TempDir()
-	server := startAgent(t, executable, root, "OH_CONVERSATION_IDLE_TTL_SECONDS=1")
-	_, dir := server.converse(t, root)
-	require.NotEmpty(t, hold(t, locker(), dir))
-	for deadline := time.Now().Add(3 * time.Minute); locker().Peek(dir) != ""; time.Sleep(time.Second) {
-		require.True(t, time.Now().Before(deadline), "it is never evicted")
-	}
-	require.Empty(t, hold(t, locker(), dir))
-}
-
 func TestARealServerWithoutLeasesIsRefused(t *testing.T) {
 	t.Parallel()
-	executable, _ := realServer(t)
+	interpreter := realServer(t)
 	root := t.TempDir()
-	env := "OH_LEASE_TTL_SECONDS=0"
-	server := startAgent(t, executable, root, env)
+	server := startAgent(t, interpreter, root, "OH_LEASE_TTL_SECONDS=0", "EVICT_WHEN="+filepath.Join(root, "evict"))
 	_, dir := server.converse(t, root)
 	_, err := os.Lstat(filepath.Join(dir, "owner_lease.json"))
 	require.ErrorIs(t, err, os.ErrNotExist, "a loaded conversation shows no lease")

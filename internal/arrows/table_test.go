@@ -28,7 +28,7 @@ var layers = []layer{
 	{"driver", "providers/driver", "domain", ""},
 	{"http-driver", "providers/driver/httpdriver", "domain", ""}, // what drivers of HTTP services share
 	{"portable", "providers", "domain driver", ""},
-	{"conformance", "providers/drivertest", "domain driver portable", "github.com/stretchr/testify pgregory.net/rapid"},
+	{"conformance", "providers/drivertest", "domain driver portable race", "github.com/stretchr/testify pgregory.net/rapid"},
 	{"catalogue", "providers/all", "domain driver portable provider", zap},
 	// A provider never imports another one: what two of them share goes to
 	// the portable type, or to a package of its own with its own row here.

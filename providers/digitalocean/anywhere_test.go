@@ -16,7 +16,7 @@ import (
 func TestFaultsOfEveryKindAnywhere(t *testing.T) {
 	t.Parallel()
 	ops := []fake.Op{
-		fake.OpAccount, fake.OpCreate, fake.OpGet, fake.OpList, fake.OpPause, fake.OpResume, fake.OpDelete, fake.OpIngress,
+		fake.OpAccount, fake.OpCreate, fake.OpGet, fake.OpList, fake.OpPause, fake.OpResume, fake.OpDelete, fake.OpIngress, fake.OpCheckpointList,
 		fake.OpConfigCreate, fake.OpConfigGet, fake.OpConfigList, fake.OpConfigDelete, fake.OpConfigSessions,
 	}
 	kinds := map[string]fake.Fault{

@@ -64,6 +64,9 @@ type session struct {
 	KeepWarm       bool                               `json:"keep_warm"`
 	IdleSeconds    *int64                             `json:"idle_timeout_seconds"`
 	ResumeOnTopoff bool                               `json:"resume_on_topoff"`
+	// Times as they came: none of them may spoil an answer.
+	CreatedAt   json.RawMessage `json:"created_at"`
+	LastEventAt json.RawMessage `json:"last_event_at"`
 }
 
 // environment is one of a list of environments.

@@ -3,6 +3,7 @@ package digitalocean_test
 import (
 	"context"
 	"net/http"
+	"runtime/debug"
 	"slices"
 	"testing"
 	"time"
@@ -17,6 +18,14 @@ import (
 	"github.com/openhands/boxkeeper/providers/driver"
 	"github.com/openhands/boxkeeper/providers/drivertest"
 )
+
+// TestMain lets more garbage lie than a program would: each of thousands of cases has
+// a service and connections of its own, and to collect after every few took a third
+// of the time.
+func TestMain(m *testing.M) {
+	debug.SetGCPercent(300)
+	m.Run()
+}
 
 // tester is a test, or one case of a property.
 type tester interface {
@@ -48,7 +57,7 @@ func newPlace(t tester, opts digitaloceantest.Options) place {
 // new returns a driver; poll is how often it looks, in real time.
 func (p place) new(t tester, installation string, change ...func(*digitalocean.Options)) *digitalocean.Driver {
 	t.Helper()
-	o := digitalocean.Options{Token: digitaloceantest.DefaultToken, Transport: p.transport, PollEvery: time.Millisecond}
+	o := digitalocean.Options{Token: digitaloceantest.DefaultToken, Transport: p.transport, PollEvery: 10 * time.Microsecond}
 	for _, c := range change {
 		c(&o)
 	}

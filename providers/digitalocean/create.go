@@ -239,5 +239,5 @@ func (d *Driver) make(ctx context.Context, name, from string, want wanted) (*ses
 	case status == http.StatusNotFound:
 		return nil, box.Errorf(box.ClassUnavailable, "%w; the environment is not there any more, and the next call makes it anew", err)
 	}
-	return nil, err
+	return nil, d.full(ctx, err)
 }

@@ -23,11 +23,22 @@ const (
 // Suspend pauses the session. It asks once at most: a pause that comes second is
 // refused with 409, and then what is there decides. Unavailable: it starts, is
 // being updated, or a checkpoint or a turn holds it. FailedPrecondition: it
-// failed, or it is kept warm and can't be paused at all.
-func (d *Driver) Suspend(ctx context.Context, ref box.Ref) (out box.Observation, err error) {
+// failed, or it is kept warm and can't be paused at all. StoredBytes are the session's
+// checkpoints, which are billed while it is suspended too; they are counted first, so
+// that the last answer is the proof.
+func (d *Driver) Suspend(ctx context.Context, ref box.Ref) (box.Observation, error) {
 	if err := d.own(ctx, ref); err != nil {
 		return box.Observation{}, err
 	}
+	stored := d.kept(ctx, ref.ID)
+	seen, err := d.suspend(ctx, ref)
+	if err != nil {
+		return box.Observation{}, err
+	}
+	return stored.told(seen), nil
+}
+
+func (d *Driver) suspend(ctx context.Context, ref box.Ref) (out box.Observation, err error) {
 	defer d.addresses.forget(ref.ID)
 	asked := false
 	defer func() { err = settled(asked, err) }()
@@ -155,7 +166,7 @@ func (d *Driver) afterRefusal(ctx context.Context, ref box.Ref, refusal error, g
 	if status == http.StatusNotFound {
 		return box.Observation{}, box.Errorf(box.ClassUnavailable, "%w; it is there and %s, so look again", refusal, seen.Phase)
 	}
-	return box.Observation{}, refusal
+	return box.Observation{}, d.full(ctx, refusal)
 }
 
 // orRefuse returns err, or a refusal where there is none.

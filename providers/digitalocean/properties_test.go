@@ -168,7 +168,7 @@ func (w *world) fault() fake.Fault {
 	}).Draw(w.t, "fault")
 	f.Op = rapid.SampledFrom([]fake.Op{
 		"", fake.OpCreate, fake.OpCreate, fake.OpConfigCreate, fake.OpGet, fake.OpList, fake.OpPause, fake.OpResume, fake.OpDelete,
-		fake.OpIngress, fake.OpConfigGet, fake.OpConfigList, fake.OpConfigDelete, fake.OpConfigSessions, fake.OpAccount,
+		fake.OpIngress, fake.OpConfigGet, fake.OpConfigList, fake.OpConfigDelete, fake.OpConfigSessions, fake.OpAccount, fake.OpCheckpointList,
 	}).Draw(w.t, "op")
 	f.Skip = rapid.IntRange(0, 2).Draw(w.t, "skip")
 	f.Times = rapid.IntRange(1, 3).Draw(w.t, "times")

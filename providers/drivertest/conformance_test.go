@@ -33,12 +33,8 @@ func newHarness(t *testing.T, flaw string) drivertest.Harness {
 func viaTransport(t *testing.T, flaw string) drivertest.Harness {
 	t.Helper()
 	s := newService()
-	server := httptest.NewServer(s)
-	t.Cleanup(server.Close)
-	transport := &http.Transport{}
-	t.Cleanup(transport.CloseIdleConnections)
-	line, via := drivertest.NewLineVia(t, transport)
-	return &harness{service: s, line: line, url: server.URL, flaw: flaw, via: via}
+	line, via := drivertest.NewLineVia(t, s)
+	return &harness{service: s, line: line, url: "https://service.example", flaw: flaw, via: via}
 }
 
 func (h *harness) Driver(t *testing.T, installation string) driver.Driver {

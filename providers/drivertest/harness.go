@@ -14,7 +14,7 @@ import (
 // Harness gives the suite one place of a provider: an account, an engine, a
 // directory. Every case has a place of its own. It may also implement
 // [Planter], [Strayer], [Killer], [Life], [Leftover] and [Mover], and, for a
-// driver that talks HTTP, [Wire] and [Paged].
+// driver that talks HTTP, [Wire], [Paged] and [Detour].
 type Harness interface {
 	// Driver returns a new driver of installation; all drivers of a harness
 	// talk to the same place.

@@ -127,7 +127,13 @@ func testKilled(t *testing.T, b *bench) {
 	killed := func(workspace string) box.Ref {
 		ref := b.made(t, workspace)
 		killer.Kill(t, ref)
-		await(t, "the box is seen as failed", func() bool { return b.phase(t, ref) == box.PhaseFailed })
+		await(t, "the box is seen as failed", func() bool {
+			now := b.phase(t, ref)
+			if now == box.PhaseGone {
+				t.Fatal("a killed box is said to be gone")
+			}
+			return now == box.PhaseFailed
+		})
 		return ref
 	}
 	ref := killed("looked-at")

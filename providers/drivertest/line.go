@@ -33,6 +33,13 @@ type Paged interface {
 	PageSize() int
 }
 
+// Detour is a harness whose driver has a second way to a box, for when the first is
+// refused.
+type Detour interface {
+	// Detour reports whether an address is of the second way.
+	Detour(url string) bool
+}
+
 // Line is the way between the drivers of a place and its service. It passes
 // everything on until a case of the suite breaks it. A harness serves it in
 // place of its service:

@@ -70,7 +70,7 @@ func TestWireFindsMutants(t *testing.T) {
 	t.Parallel()
 	for i, m := range []mutant{
 		{"follows redirects", []string{"302 to a login page elsewhere", "307 to a login page elsewhere", "302 within the service"}},
-		{"reads unbounded bodies", []string{"an answer without end", "an error without end"}},
+		{"reads unbounded bodies", []string{"an answer without end/observe", "an error without end/observe"}},
 		{"does not end with its context", []string{"the caller gives up while it waits/observe"}},
 		{"never asks its context", []string{"a context that is over without a signal changes nothing more"}},
 		{"puts the request into errors", []string{"the line is cut before the work"}},

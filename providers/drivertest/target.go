@@ -308,16 +308,17 @@ func (b *bench) names(t *testing.T) []string {
 	return out
 }
 
-// await waits for a condition, and fails the test after a deadline.
+// await waits for a condition, and fails the test after a deadline. It looks often
+// at first: a fake has moved on with the look itself, and there are thousands of
+// waits.
 func await(t *testing.T, what string, done func() bool) {
 	t.Helper()
-	tick := time.NewTicker(20 * time.Millisecond)
-	defer tick.Stop()
+	const least, most = 100 * time.Microsecond, 20 * time.Millisecond
 	deadline := time.NewTimer(patience)
 	defer deadline.Stop()
-	for !done() {
+	for pause := least; !done(); pause = min(2*pause, most) {
 		select {
-		case <-tick.C:
+		case <-time.After(pause):
 		case <-deadline.C:
 			t.Fatalf("%s: not within %s", what, patience)
 		}
