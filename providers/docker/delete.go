@@ -75,7 +75,7 @@ func (s *session) removeVolume(ctx context.Context, name, of string) error {
 		return err
 	})
 	switch {
-	case err == nil, errdefs.IsNotFound(err):
+	case err == nil, absent(ctx, err):
 		return nil
 	case errdefs.IsConflict(err):
 		return box.Errorf(box.ClassUnavailable, "volume %s of box %s is used by another container; remove that, and delete the box again: %w", name, of, quote(ctx, err))

@@ -272,6 +272,9 @@ func (d *Driver) own(ctx context.Context, ref box.Ref) (context.Context, *sessio
 	if !ok || identity.Installation != d.installation {
 		return ctx, nil, box.Identity{}, box.Errorf(box.ClassFailedPrecondition, "box %q, epoch %d, is not of installation %s", ref.Name, ref.Epoch, d.installation)
 	}
+	if ref.ID == "" || ref.ID != ref.Name && strings.Trim(ref.ID, "0123456789abcdef") != "" {
+		return ctx, nil, identity, box.Errorf(box.ClassFailedPrecondition, "%q is no id of a container", ref.ID)
+	}
 	ctx, s, err := d.connect(ctx)
 	if err != nil {
 		return ctx, nil, identity, err

@@ -91,6 +91,12 @@ func rightName(v volume.Volume, id box.Identity) bool {
 	return false
 }
 
+// asked reports whether labels are among those that filter selects.
+func asked(labels map[string]string, id box.Identity) bool {
+	return labels[labelInstallation] == id.Installation &&
+		(id.Workspace == "" || labels[labelWorkspace] == id.Workspace && labels[labelEpoch] == strconv.Itoa(id.Epoch))
+}
+
 // filter selects by the labels of one identity, or of an installation.
 func filter(id box.Identity) client.Filters {
 	f := make(client.Filters).Add("label", labelInstallation+"="+id.Installation)

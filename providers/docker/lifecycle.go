@@ -373,7 +373,7 @@ func (s *session) remove(ctx context.Context, f *found) error {
 		return err
 	})
 	switch {
-	case err == nil, errdefs.IsNotFound(err):
+	case err == nil, absent(ctx, err):
 		return nil
 	case errdefs.IsConflict(err): // "removal … is already in progress" (moby#22312)
 		return box.Errorf(box.ClassUnavailable, "the container of box %s is being removed; ask again: %w", f.identity.Name(), quote(ctx, err))

@@ -8,7 +8,6 @@ import (
 	"strings"
 	"time"
 
-	"github.com/containerd/errdefs"
 	"github.com/moby/moby/api/types/container"
 	"github.com/moby/moby/api/types/volume"
 	"github.com/moby/moby/client"
@@ -94,9 +93,12 @@ func (s *session) findAll(ctx context.Context, id box.Identity) (map[box.Identit
 		return out[id]
 	}
 	for _, c := range containers.Items {
+		if !asked(c.Labels, id) {
+			return nil, box.Errorf(box.ClassUnknown, "the engine lists container %s without the labels that were asked for, so nothing that it does not list is proven gone", c.ID)
+		}
 		own, ok := marked(c.Labels)
 		switch {
-		case !ok || own.Installation != id.Installation:
+		case !ok:
 		case named(c.Names, own.Name()):
 			of(own).container = &container.InspectResponse{ID: c.ID}
 		default:
@@ -104,8 +106,11 @@ func (s *session) findAll(ctx context.Context, id box.Identity) (map[box.Identit
 		}
 	}
 	for _, v := range volumes.Items {
+		if !asked(v.Labels, id) {
+			return nil, box.Errorf(box.ClassUnknown, "the engine lists volume %s without the labels that were asked for, so nothing that it does not list is proven gone", v.Name)
+		}
 		own, ok := marked(v.Labels)
-		if !ok || own.Installation != id.Installation || !rightName(v, own) {
+		if !ok || !rightName(v, own) {
 			continue
 		}
 		f := of(own)
@@ -128,7 +133,7 @@ func (s *session) inspect(ctx context.Context, f *found) (bool, error) {
 	}
 	answer, err := s.api.ContainerInspect(ctx, f.container.ID, client.ContainerInspectOptions{})
 	switch {
-	case errdefs.IsNotFound(err):
+	case absent(ctx, err):
 		return false, nil
 	case err != nil:
 		return false, fault(ctx, "read box "+f.identity.Name(), err)

@@ -89,7 +89,7 @@ func (s *session) free(ctx context.Context, f *found) error {
 	name := f.identity.Name()
 	answer, err := s.api.ContainerInspect(ctx, name, client.ContainerInspectOptions{})
 	switch {
-	case errdefs.IsNotFound(err):
+	case absent(ctx, err):
 	case err != nil:
 		return fault(ctx, "look for a container named "+name, err)
 	case named([]string{answer.Container.Name}, name) && !is(configLabels(answer.Container), f.identity, roleBox):
@@ -144,14 +144,14 @@ func (d *Driver) image(ctx context.Context, s *session, name string, boxd *progr
 		}
 	}
 	found, err := s.look(ctx, name)
-	if errdefs.IsNotFound(err) && d.opts.Pull == PullMissing {
+	if absent(ctx, err) && d.opts.Pull == PullMissing {
 		if err := s.pull(ctx, name); err != nil {
 			return imageOf{}, err
 		}
 		found, err = s.look(ctx, name)
 	}
 	switch {
-	case errdefs.IsNotFound(err):
+	case absent(ctx, err):
 		return imageOf{}, box.Errorf(box.ClassFailedPrecondition, "the engine has no image %s, and the setting pull is %q; pull the image, or change the setting", name, string(d.opts.Pull))
 	case err != nil:
 		return imageOf{}, fault(ctx, "read image "+name, err)
@@ -192,7 +192,7 @@ func (s *session) pull(ctx context.Context, name string) error {
 	switch {
 	case err == nil:
 		return nil
-	case errdefs.IsNotFound(err), errdefs.IsInvalidArgument(err):
+	case absent(ctx, err), errdefs.IsInvalidArgument(err):
 		return box.Invalidf("image", "%s cannot be pulled: %v", name, quote(ctx, err))
 	}
 	if out := fault(ctx, "pull image "+name, err); box.ClassOf(out) != box.ClassUnknown {
