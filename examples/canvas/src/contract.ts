@@ -1064,6 +1064,10 @@ export interface Observation {
    */
   age?: Span;
   /**
+   * stored_bytes is what the provider keeps for a suspended box by its own count: its disk, and copies of it. Zero when it does not say or nobody asked. A driver reads it in Suspend and Deepen only, where a slow count is no harm.
+   */
+  stored_bytes?: number;
+  /**
    * native is what the provider says that it was told to do by itself; nil when it does not say.
    */
   native?: Native;
@@ -1355,6 +1359,10 @@ export interface Sighting {
    * memory_kept says, of a suspended box, whether its processes are kept as they were; not set where the provider does not say.
    */
   memory_kept?: Tri;
+  /**
+   * stored_bytes is what the provider keeps for it while it is suspended, by its own count when it was suspended, or suspended deeper; not set where the provider does not say.
+   */
+  stored_bytes?: number;
   at?: string;
   age?: Duration;
   /**
