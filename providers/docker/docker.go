@@ -88,7 +88,12 @@ type Options struct {
 	// Suspend is the kind of suspend; a box suspended in one kind is resumed
 	// rightly after a change.
 	Suspend SuspendKind
-	Limits  Limits
+	// Snapshot commits the layer of a container that a suspend stopped as an image,
+	// of which a container that somebody removed is made again. A commit takes time
+	// and disk. Snapshots that are there are used, and removed with their box, with
+	// or without it.
+	Snapshot bool
+	Limits   Limits
 	// StartTimeout bounds the wait until a started box answers, 60 s by default.
 	StartTimeout time.Duration
 	// StopTimeout is how long an orderly end may take before it is forced, 20 s by
@@ -234,7 +239,7 @@ func Row(opts Options) box.Capabilities {
 		Lead:         box.LeadOurs,
 		ResumeWait:   box.Span(opts.StartTimeout),
 		SuspendProof: "the same container has exited since, its volume there",
-		DeleteProof:  "no container and no volume with its labels, on the same engine and data directory",
+		DeleteProof:  "no container, volume or snapshot with its labels, on the same engine and data directory",
 		Untested:     "engines other than 20.10.24 (API 1.41); Docker Desktop, rootless engines, user namespaces, Podman; a restart of the machine",
 	}
 	if opts.Ports.First != 0 {

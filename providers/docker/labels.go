@@ -22,6 +22,7 @@ const (
 	labelRole         = labelPrefix + "role"
 	labelImage        = labelPrefix + "image" // as it was asked for
 	labelPort         = labelPrefix + "port"  // the one that is kept for the box
+	labelFrom         = labelPrefix + "from"  // the snapshot that a container was made of
 	labelUser         = labelPrefix + "label."
 )
 
@@ -30,6 +31,7 @@ const (
 	roleBox      = "box"      // the container
 	roleData     = "data"     // the volume with all that the box must not lose
 	rolePort     = "port"     // a volume that says whose a port is
+	roleSnapshot = "snapshot" // an image of the container's layer
 	roleDeleting = "deleting" // a volume that says that the box is being deleted
 )
 

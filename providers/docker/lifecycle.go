@@ -186,9 +186,22 @@ func (d *Driver) Deepen(ctx context.Context, ref box.Ref) (box.Observation, erro
 
 // toRest is held for what must end with a suspended box.
 func (d *Driver) toRest(ctx context.Context, ref box.Ref, change func(ctx context.Context, s *session, f *found) error) (box.Observation, error) {
-	out, err := d.held(ctx, ref, change)
+	var kept string
+	var bytes int64
+	out, err := d.held(ctx, ref, func(ctx context.Context, s *session, f *found) (err error) {
+		if err = change(ctx, s, f); err == nil {
+			kept, err = d.keep(ctx, s, f.identity)
+		}
+		if err == nil { // before the last reading, which is the proof
+			bytes = s.stored(ctx, f)
+		}
+		return err
+	})
 	if err == nil && out.Phase != box.PhaseSuspended {
 		return box.Observation{}, box.Errorf(box.ClassUnknown, "box %s is %s after its suspend (%s); look again", ref.Name, out.Phase, out.Evidence)
+	}
+	if err == nil {
+		out.Evidence, out.StoredBytes = out.Evidence+kept, bytes
 	}
 	return out, err
 }

@@ -238,6 +238,9 @@ func (s *session) observation(f *found) box.Observation {
 		ref.ID = f.container.ID
 	}
 	out := box.Observation{Ref: ref, Phase: seen.phase, Evidence: seen.evidence, Age: s.age(seen.since)}
+	if f.container != nil && configLabels(*f.container)[labelFrom] != "" {
+		out.Evidence += line("; its container was made again from image "+configLabels(*f.container)[labelFrom], 250)
+	}
 	if seen.phase == box.PhaseSuspended {
 		out.MemoryKept = box.No
 		if seen.frozen {

@@ -54,7 +54,7 @@ func (d *Driver) make(ctx context.Context, s *session, f *found, from recipe, bo
 	if err := s.free(ctx, f); err != nil {
 		return nil, err
 	}
-	image, err := d.image(ctx, s, from.image, boxd)
+	image, err := d.source(ctx, s, f, from, boxd)
 	if err != nil {
 		return nil, err
 	}
@@ -134,7 +134,10 @@ func (s *session) volume(ctx context.Context, name string, labels map[string]str
 }
 
 // imageOf is what counts of an image.
-type imageOf struct{ locale bool }
+type imageOf struct {
+	name             string
+	locale, snapshot bool
+}
 
 // image makes sure that the engine has the image, and that boxd can run in it.
 func (d *Driver) image(ctx context.Context, s *session, name string, boxd *program) (imageOf, error) {
@@ -155,12 +158,19 @@ func (d *Driver) image(ctx context.Context, s *session, name string, boxd *progr
 		return imageOf{}, box.Errorf(box.ClassFailedPrecondition, "the engine has no image %s, and the setting pull is %q; pull the image, or change the setting", name, string(d.opts.Pull))
 	case err != nil:
 		return imageOf{}, fault(ctx, "read image "+name, err)
+	}
+	return vet(name, found, boxd)
+}
+
+// vet refuses an image in which no box can run.
+func vet(name string, found client.ImageInspectResult, boxd *program) (imageOf, error) {
+	switch {
 	case found.Os != "" && found.Os != "linux":
 		return imageOf{}, box.Invalidf("image", "%s is for %s; boxes need Linux", name, found.Os)
 	case found.Architecture != boxd.arch:
 		return imageOf{}, box.Errorf(box.ClassFailedPrecondition, "image %s is for %s and boxd, %s, for %s; configure a boxd of that architecture, or another image", name, found.Architecture, boxd.file.Name(), boxd.arch)
 	}
-	out := imageOf{}
+	out := imageOf{name: name}
 	if found.Config == nil {
 		return out, nil
 	}
@@ -260,13 +270,16 @@ func (d *Driver) container(s *session, id box.Identity, from recipe, image image
 	inside, _ := network.PortFrom(portIn, network.TCP)
 	outside := network.PortBinding{HostIP: d.publishOn}
 	labels := from.marks(id, roleBox)
+	if image.snapshot {
+		labels[labelFrom] = image.name
+	}
 	if port != 0 {
 		outside.HostPort = strconv.Itoa(int(port))
 		labels[labelPort] = outside.HostPort
 	}
 	yes := true
 	config := &container.Config{
-		Image:        from.image,
+		Image:        image.name,
 		Entrypoint:   argv,
 		Labels:       labels,
 		ExposedPorts: network.PortSet{inside: {}},
