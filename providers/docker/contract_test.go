@@ -95,6 +95,10 @@ func contract(t *testing.T, p *place) {
 	none, err := api.VolumeList(ctx, client.VolumeListOptions{Filters: make(client.Filters).Add("label", "of=first", "of=second")})
 	require.NoError(t, err)
 	require.Empty(t, none.Items, "all labels must be there")
+	require.NotNil(t, none.Items, "an empty list is not null")
+	nobody, err := api.ContainerList(ctx, client.ContainerListOptions{All: true, Filters: make(client.Filters).Add("label", "of=first")})
+	require.NoError(t, err)
+	require.NotNil(t, nobody.Items, "an empty list is not null")
 
 	// Creation.
 	require.Equal(t, "404", kind(made(name, "bk-no-such-image:1", false)))

@@ -94,7 +94,7 @@ func (d *Driver) connect(ctx context.Context) (context.Context, *session, error)
 		return ctx, nil, box.Errorf(box.ClassUnknown, "the Docker engine does not say which data it has, so nothing that it lacks is proven gone")
 	case err == nil:
 		s.print += "@" + none.Network.ID[:min(12, len(none.Network.ID))]
-	case err != nil && !absent(ctx, err):
+	case !absent(ctx, err):
 		return ctx, nil, fault(ctx, "ask the Docker engine for its data", err)
 	}
 	if s.now, err = time.Parse(time.RFC3339Nano, s.info.SystemTime); err != nil {

@@ -151,8 +151,9 @@ func (d *Driver) Suspend(ctx context.Context, ref box.Ref) (box.Observation, err
 			}
 			return d.stop(ctx, s, f)
 		case container.StateRemoving, container.StateDead:
+			return box.Errorf(box.ClassFailedPrecondition, "the container of box %s is %s; resume the box or delete it", ref.Name, f.state())
 		}
-		return box.Errorf(box.ClassFailedPrecondition, "the container of box %s is %s; resume the box or delete it", ref.Name, f.state())
+		return box.Errorf(box.ClassUnknown, "the engine calls the container of box %s %q; ask again", ref.Name, string(f.state()))
 	})
 }
 
@@ -354,7 +355,9 @@ func (d *Driver) Endpoint(ctx context.Context, ref box.Ref) (driver.Endpoint, er
 		return driver.Endpoint{}, box.Errorf(box.ClassUnavailable, "box %s is being started; ask again", ref.Name)
 	case box.PhaseGone:
 		return driver.Endpoint{}, box.Errorf(box.ClassNotFound, "there is no box %s: %s", ref.Name, seen.evidence)
-	case box.PhaseUnknown, box.PhaseSuspended, box.PhaseFailed:
+	case box.PhaseUnknown:
+		return driver.Endpoint{}, box.Errorf(box.ClassUnknown, "what box %s does is unknown (%s); ask again", ref.Name, seen.evidence)
+	case box.PhaseSuspended, box.PhaseFailed:
 		return driver.Endpoint{}, box.Errorf(box.ClassFailedPrecondition, "box %s is %s (%s); resume it first", ref.Name, seen.phase, seen.evidence)
 	}
 	inside, _ := network.PortFrom(portIn, network.TCP)

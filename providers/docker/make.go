@@ -6,6 +6,7 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"time"
 
 	"github.com/containerd/errdefs"
 	"github.com/moby/moby/api/types/container"
@@ -118,11 +119,19 @@ func configLabels(c container.InspectResponse) map[string]string {
 	return c.Config.Labels
 }
 
-// volume makes a volume, which answers the one that is there under its name.
+// volume makes a volume, which answers the one that is there under its name. One
+// that is older than this call, or another box's, is not ours to use; of any other
+// it may be the answer that is wrong.
 func (s *session) volume(ctx context.Context, name string, labels map[string]string, id box.Identity, role string) error {
 	err := s.act(ctx, quick, func(ctx context.Context) error {
 		made, err := s.api.VolumeCreate(ctx, client.VolumeCreateOptions{Name: name, Labels: labels})
-		if errdefs.IsConflict(err) || err == nil && !is(made.Volume.Labels, id, role) {
+		wrong := err == nil && !is(made.Volume.Labels, id, role)
+		of, another := marked(made.Volume.Labels)
+		another = another && (of != id || made.Volume.Labels[labelRole] != "")
+		if at := instant(made.Volume.CreatedAt); wrong && !another && (at.IsZero() || !at.Before(s.now.Truncate(time.Second))) {
+			return box.Errorf(box.ClassUnknown, "volume %s has not the labels that it was made with; look at it, and remove it if it is not of box %s", name, id.Name())
+		}
+		if errdefs.IsConflict(err) || wrong {
 			return box.Errorf(box.ClassAlreadyExists, "volume %s is there and is not of box %s; remove it", name, id.Name())
 		}
 		return err
@@ -167,6 +176,8 @@ func vet(name string, found client.ImageInspectResult, boxd *program) (imageOf, 
 	switch {
 	case found.Os != "" && found.Os != "linux":
 		return imageOf{}, box.Invalidf("image", "%s is for %s; boxes need Linux", name, found.Os)
+	case found.Architecture == "":
+		return imageOf{}, box.Errorf(box.ClassUnknown, "the engine does not say what image %s is for; ask again", name)
 	case found.Architecture != boxd.arch:
 		return imageOf{}, box.Errorf(box.ClassFailedPrecondition, "image %s is for %s and boxd, %s, for %s; configure a boxd of that architecture, or another image", name, found.Architecture, boxd.file.Name(), boxd.arch)
 	}

@@ -34,7 +34,7 @@ func TestSnapshotsRealDocker(t *testing.T) {
 	}
 	serves()
 	seen := rests(t, d, ref)
-	require.Empty(t, p.images(t, ref), "boxd alone is nothing to keep")
+	require.Empty(t, p.images(t), "boxd alone is nothing to keep")
 	plain := seen.StoredBytes
 	require.Greater(t, plain, int64(1<<20), "boxd is in the layer")
 
@@ -46,21 +46,21 @@ func TestSnapshotsRealDocker(t *testing.T) {
 		p.put(t, ref.Name, "box/workspace/work", strings.Repeat("w", size))
 		seen = rests(t, d, ref)
 		require.Contains(t, seen.Evidence, "its layer kept as image")
-		require.Len(t, p.images(t, ref), 1)
+		require.Len(t, p.images(t), 1)
 	}
 	require.Greater(t, seen.StoredBytes, plain+3*size, "the layer, its snapshot and the volume")
 	require.Less(t, seen.StoredBytes, 2*plain+4*size)
 	for range 5 {
 		require.Equal(t, seen.StoredBytes, rests(t, d, ref).StoredBytes)
 	}
-	require.Len(t, p.images(t, ref), 1)
-	require.Empty(t, p.secretsIn(t, p.images(t, ref)[0]))
+	require.Len(t, p.images(t), 1)
+	require.Empty(t, p.secretsIn(t, p.images(t)[0]))
 
 	// Of a container that somebody removed.
 	p.removeContainer(t, ref)
 	seen = wakes(t, d, ref)
 	ref = seen.Ref
-	require.Contains(t, seen.Evidence, "made again from image "+p.images(t, ref)[0])
+	require.Contains(t, seen.Evidence, "made again from image "+p.images(t)[0])
 	serves()
 	require.Equal(t, strings.Repeat("c", size), readInBox(t, p, ref, "/opt-tool"))
 
@@ -71,13 +71,13 @@ func TestSnapshotsRealDocker(t *testing.T) {
 	p.put(t, ref.Name, ".boxkeeper/start/env", "TOKEN=secret-token-5e1f")
 	p.put(t, ref.Name, "opt-tool", "another")
 	rests(t, d, ref)
-	images := p.images(t, ref)
+	images := p.images(t)
 	require.Len(t, images, 2, "the first is a layer of the second")
 	require.Empty(t, p.secretsIn(t, images[1]))
 	wakes(t, d, ref)
 	p.put(t, ref.Name, "opt-planted", "secret-token-5e1f")
 	rests(t, d, ref)
-	images = p.images(t, ref)
+	images = p.images(t)
 	require.Len(t, images, 2)
 	require.Equal(t, []string{"secret-token-5e1f in the layer"}, p.secretsIn(t, images[1]))
 
@@ -101,7 +101,7 @@ func TestSnapshotsRealDocker(t *testing.T) {
 	require.NoError(t, err)
 	_, err = p.api.ImageRemove(t.Context(), "boxkeeper-test:theirs", client.ImageRemoveOptions{PruneChildren: true})
 	require.NoError(t, err)
-	require.Empty(t, p.images(t, ref))
+	require.Empty(t, p.images(t))
 }
 
 // secretsIn names the secrets of a start that are in an image: in what the engine

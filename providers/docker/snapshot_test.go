@@ -40,7 +40,7 @@ func (p *place) installed(t *testing.T, ref box.Ref) string {
 }
 
 // images are the names of the images that have labels of ours.
-func (p *place) images(t *testing.T, ref box.Ref) (out []string) {
+func (p *place) images(t *testing.T) (out []string) {
 	t.Helper()
 	found, err := p.api.ImageList(t.Context(), client.ImageListOptions{All: true, Filters: make(client.Filters).Add("label", prefix+"installation="+installation)})
 	require.NoError(t, err)
@@ -78,24 +78,24 @@ func TestScenario110FiftySuspendsLeaveOneSnapshot(t *testing.T) {
 	for i := range 50 {
 		p.install(ref, fmt.Sprint("version ", i))
 		require.Contains(t, rests(t, d, ref).Evidence, "its layer kept as image "+ref.Name+":snapshot-")
-		images := p.images(t, ref)
+		images := p.images(t)
 		require.Len(t, images, 1)
 		if i == 49 {
 			for range 5 { // the same suspend again is the same snapshot
 				rests(t, d, ref)
 			}
-			require.Equal(t, images, p.images(t, ref))
+			require.Equal(t, images, p.images(t))
 		}
 		wakes(t, d, ref)
 	}
 	rests(t, d, ref)
 	p.removeContainer(t, ref)
 	seen := wakes(t, d, ref)
-	require.Contains(t, seen.Evidence, "its container was made again from image "+p.images(t, ref)[0])
+	require.Contains(t, seen.Evidence, "its container was made again from image "+p.images(t)[0])
 	require.Equal(t, "version 49", p.installed(t, ref))
 	_, err := d.Delete(t.Context(), seen.Ref)
 	require.NoError(t, err)
-	require.Empty(t, p.images(t, ref))
+	require.Empty(t, p.images(t))
 	require.Empty(t, p.left(t, ref))
 }
 
@@ -112,7 +112,7 @@ func TestSnapshotsOfSnapshots(t *testing.T) {
 			require.NoError(t, err)
 			require.Contains(t, seen.Evidence, "its layer kept as image")
 		}
-		require.Len(t, p.images(t, ref), i+1, "each is a layer of the next one")
+		require.Len(t, p.images(t), i+1, "each is a layer of the next one")
 		p.removeContainer(t, ref)
 		ref = wakes(t, d, ref).Ref
 		require.Equal(t, fmt.Sprint("version ", i), p.installed(t, ref))
@@ -120,29 +120,29 @@ func TestSnapshotsOfSnapshots(t *testing.T) {
 		rests(t, d, ref)
 		_, err := d.Deepen(t.Context(), ref)
 		require.NoError(t, err)
-		require.Len(t, p.images(t, ref), i+1)
+		require.Len(t, p.images(t), i+1)
 		wakes(t, d, ref)
 	}
 	_, err := d.Delete(t.Context(), ref)
 	require.NoError(t, err)
-	require.Empty(t, p.images(t, ref))
+	require.Empty(t, p.images(t))
 }
 
 func TestNoSnapshotOfNothingOrUnasked(t *testing.T) {
 	t.Parallel()
 	p, d, ref := snapshotting(t, docker.SuspendStop)
 	require.NotContains(t, rests(t, d, ref).Evidence, "snapshot", "boxd alone is nothing to keep")
-	require.Empty(t, p.images(t, ref))
+	require.Empty(t, p.images(t))
 	wakes(t, d, ref)
 	p.install(ref, "a tool")
 	p.opts.Snapshot = false
 	rests(t, p.driver(t, installation), ref)
-	require.Empty(t, p.images(t, ref))
+	require.Empty(t, p.images(t))
 	// A box that ended by itself and is settled as suspended keeps its layer too.
 	wakes(t, d, ref)
 	p.kill(t, ref.Name)
 	rests(t, d, ref)
-	require.Len(t, p.images(t, ref), 1)
+	require.Len(t, p.images(t), 1)
 	// What was taken out again comes not back.
 	wakes(t, d, ref)
 	p.fake.Do(ref.Name, func(_ *container.State, files map[string][]byte) { delete(files, tool) })
@@ -173,14 +173,14 @@ func TestACommitThatGoesWrong(t *testing.T) {
 			p.install(ref, "a tool")
 			p.fake.Next(row.method, row.path, row.fault)
 			require.Contains(t, rests(t, d, ref).Evidence, row.told)
-			require.Len(t, p.images(t, ref), row.images)
+			require.Len(t, p.images(t), row.images)
 			for range 5 {
 				require.Contains(t, rests(t, d, ref).Evidence, "its layer kept as image")
 			}
-			require.Len(t, p.images(t, ref), 1)
+			require.Len(t, p.images(t), 1)
 			_, err := d.Delete(t.Context(), ref)
 			require.NoError(t, err)
-			require.Empty(t, p.images(t, ref))
+			require.Empty(t, p.images(t))
 		})
 	}
 }
@@ -191,23 +191,23 @@ func TestTheOldSnapshotOutlivesAFailure(t *testing.T) {
 	p, d, ref := snapshotting(t, docker.SuspendStop)
 	p.install(ref, "first")
 	rests(t, d, ref)
-	first := p.images(t, ref)
+	first := p.images(t)
 	wakes(t, d, ref)
 	p.install(ref, "second")
 	p.fake.Next(http.MethodPost, "/commit$", fault500)
 	rests(t, d, ref)
-	require.Equal(t, first, p.images(t, ref))
+	require.Equal(t, first, p.images(t))
 	rests(t, d, ref)
-	require.Len(t, p.images(t, ref), 1)
-	require.NotEqual(t, first, p.images(t, ref))
+	require.Len(t, p.images(t), 1)
+	require.NotEqual(t, first, p.images(t))
 	// One that could not be removed is, by the next.
 	wakes(t, d, ref)
 	p.install(ref, "third")
 	p.fake.Next(http.MethodDelete, "/images/", fault500)
 	rests(t, d, ref)
-	require.Len(t, p.images(t, ref), 2)
+	require.Len(t, p.images(t), 2)
 	rests(t, d, ref)
-	require.Len(t, p.images(t, ref), 1)
+	require.Len(t, p.images(t), 1)
 }
 
 func TestACommitWhoseCallerGoes(t *testing.T) {
@@ -230,7 +230,7 @@ func TestACommitWhoseCallerGoes(t *testing.T) {
 	require.NoError(t, <-done)
 	await(t, "both commits are done, and one is kept", func() bool {
 		rests(t, d, ref)
-		return len(p.images(t, ref)) == 1
+		return len(p.images(t)) == 1
 	})
 }
 
@@ -248,7 +248,7 @@ func TestSnapshotsOfOthers(t *testing.T) {
 	commit(ref.Name, "theirs:1") // with our labels
 	commit(ref.Name, ref.Name+":mine")
 	rests(t, d, ref)
-	images := p.images(t, ref)
+	images := p.images(t)
 	require.Len(t, images, 3)
 	snapshot := images[slices.IndexFunc(images, func(name string) bool { return strings.Contains(name, ":snapshot-") })]
 	p.opts.DefaultImage = snapshot
@@ -257,14 +257,14 @@ func TestSnapshotsOfOthers(t *testing.T) {
 	_, err := d.Delete(t.Context(), ref)
 	wantClass(t, err, box.ClassUnavailable)
 	require.ErrorContains(t, err, "image "+snapshot+" of box "+ref.Name+" is used by another container; remove that, and delete the box again")
-	require.Contains(t, p.images(t, ref), snapshot)
+	require.Contains(t, p.images(t), snapshot)
 	require.Equal(t, box.PhaseFailed, phase(t, d, ref))
 	_, err = p.api.ContainerRemove(t.Context(), theirs, client.ContainerRemoveOptions{Force: true})
 	require.NoError(t, err)
 	seen, err := d.Delete(t.Context(), ref)
 	require.NoError(t, err)
 	require.Equal(t, box.PhaseGone, seen.Phase)
-	left := p.images(t, ref)
+	left := p.images(t)
 	for _, name := range []string{"theirs:1", ref.Name + ":mine", "theirs:2"} {
 		require.Contains(t, left, name)
 	}
@@ -289,7 +289,7 @@ func TestSnapshotsAloneAreRemoved(t *testing.T) {
 		_, err = d.Delete(t.Context(), ref)
 		require.NoError(t, err)
 	}
-	require.Empty(t, p.images(t, ref))
+	require.Empty(t, p.images(t))
 }
 
 // The environment of a start that never came to boxd is not committed.
@@ -300,9 +300,9 @@ func TestASnapshotHoldsNoEnvironment(t *testing.T) {
 	const env = "/.boxkeeper/start/env"
 	p.fake.Do(ref.Name, func(_ *container.State, files map[string][]byte) { files[env] = []byte("TOKEN=secret-token-5e1f") })
 	rests(t, d, ref)
-	require.Len(t, p.images(t, ref), 1)
+	require.Len(t, p.images(t), 1)
 	p.removeContainer(t, ref)
-	_, err := p.api.ContainerCreate(t.Context(), client.ContainerCreateOptions{Name: "look", Config: &container.Config{Image: p.images(t, ref)[0]}})
+	_, err := p.api.ContainerCreate(t.Context(), client.ContainerCreateOptions{Name: "look", Config: &container.Config{Image: p.images(t)[0]}})
 	require.NoError(t, err)
 	content, _, _, ok := p.fake.File("look", env)
 	require.True(t, ok)

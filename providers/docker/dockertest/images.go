@@ -98,9 +98,9 @@ func (e *Engine) routeImage(w http.ResponseWriter, r *http.Request, path string)
 }
 
 func (e *Engine) listImages(w http.ResponseWriter, r *http.Request) {
-	out := []image.Summary{}
+	filters, out := filtersOf(r), []image.Summary{}
 	for _, one := range e.images {
-		if selects(filtersOf(r), "label", labelled(one.Labels)) {
+		if selects(filters, "label", labelled(one.Labels)) {
 			out = append(out, image.Summary{ID: one.id, RepoTags: one.tags, Labels: one.Labels, Created: one.created.Unix(), Containers: -1, SharedSize: -1, Size: one.total()})
 		}
 	}

@@ -79,9 +79,9 @@ func (e *Engine) volume(w http.ResponseWriter, r *http.Request, name string) {
 		_ = json.NewDecoder(r.Body).Decode(&asked)
 		answer(w, http.StatusCreated, e.volumeNamed(asked.Name, asked.Labels))
 	case name == "volumes":
-		out := volume.ListResponse{Volumes: []volume.Volume{}}
+		filters, out := filtersOf(r), volume.ListResponse{Volumes: []volume.Volume{}}
 		for _, v := range e.volumes {
-			if selects(filtersOf(r), "label", labelled(v.Labels)) {
+			if selects(filters, "label", labelled(v.Labels)) {
 				out.Volumes = append(out.Volumes, v)
 			}
 		}
