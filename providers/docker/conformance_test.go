@@ -28,7 +28,7 @@ func TestConformance(t *testing.T) {
 			drivertest.RunConformance(t, func(t *testing.T) drivertest.Harness {
 				t.Helper()
 				p := fakeOf(t, of.kind, of.api, of.least)
-				if of.wire {
+				if of.wire && !race.Enabled { // minutes there, and the wire cases of others look for races in the suite
 					return newWired(t, p)
 				}
 				return newHarness(p)
