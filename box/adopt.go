@@ -127,7 +127,7 @@ func (f *Facts) applyAdopted(out Outcome, now time.Time) {
 	}
 	if seen.Ref.Epoch != f.Epoch {
 		f.leave(seen.Ref.Epoch, now)
-		f.Observed, f.ObservedAt = seen, now
+		f.observe(seen, now)
 		if seen.Native != nil {
 			f.Native = *seen.Native
 		}

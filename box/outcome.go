@@ -97,7 +97,7 @@ func (f *Facts) Apply(step Step, out Outcome, now time.Time) {
 	}
 	kept := f.keepsMemory()
 	if out.Observation.Phase != "" {
-		f.Observed, f.ObservedAt = out.Observation, now
+		f.observe(out.Observation, now)
 	}
 	if step.LeavesMarks() {
 		f.Recorded = f.Recording

@@ -71,9 +71,13 @@ type Sighting struct {
 	Phase Phase `json:"phase"`
 	// MemoryKept says, of a suspended box, whether its processes are kept as they
 	// were; not set where the provider does not say.
-	MemoryKept Tri       `json:"memory_kept,omitzero"`
-	At         time.Time `json:"at,omitzero"`
-	Age        Duration  `json:"age,omitzero"`
+	MemoryKept Tri `json:"memory_kept,omitzero"`
+	// StoredBytes is what the provider keeps for it while it is suspended, by its
+	// own count when it was suspended, or suspended deeper; not set where the
+	// provider does not say.
+	StoredBytes int64     `json:"stored_bytes,omitzero"`
+	At          time.Time `json:"at,omitzero"`
+	Age         Duration  `json:"age,omitzero"`
 	// Evidence is what the provider said, in its own words.
 	Evidence string `json:"evidence,omitzero"`
 	// ToldBy is the id of the last signal from outside that differed from what
@@ -146,12 +150,28 @@ func (f *Facts) WhyAt(now time.Time) Why {
 	return w
 }
 
+// observe keeps a reading at the provider. What the provider counted when the box
+// was suspended stands until the box is seen as anything else: a mere look counts
+// nothing, and what a box holds changes only while it runs.
+func (f *Facts) observe(seen Observation, now time.Time) {
+	switch before := f.Observed; {
+	case seen.Phase != PhaseSuspended || seen.StoredBytes < 0:
+		seen.StoredBytes = 0
+	case seen.StoredBytes == 0 && before.Phase == PhaseSuspended && before.Ref.Name == seen.Ref.Name:
+		seen.StoredBytes = before.StoredBytes
+	}
+	f.Observed, f.ObservedAt = seen, now
+}
+
 // seen returns the last reading at the provider, nil when there was none.
 func (f *Facts) seen(now time.Time) *Sighting {
 	if f.Observed.Phase == "" {
 		return nil
 	}
-	return &Sighting{Phase: f.Observed.Phase, MemoryKept: f.Observed.MemoryKept, At: f.ObservedAt, Age: age(now, f.ObservedAt), Evidence: f.Observed.Evidence, ToldBy: f.ToldBy}
+	return &Sighting{
+		Phase: f.Observed.Phase, MemoryKept: f.Observed.MemoryKept, StoredBytes: f.Observed.StoredBytes,
+		At: f.ObservedAt, Age: age(now, f.ObservedAt), Evidence: f.Observed.Evidence, ToldBy: f.ToldBy,
+	}
 }
 
 func (f *Facts) because() Reason {

@@ -73,7 +73,7 @@ func dockerOptions(p config.Provider) (docker.Options, error) {
 		Host: p.Set[config.SettingHost], Boxd: program, AgentServer: p.AgentServer,
 		DefaultImage: p.Set[config.SettingImage], Pull: docker.PullPolicy(p.Set[config.SettingPull]),
 		Network: p.Set[config.SettingNetwork], PublishOn: p.Set[config.SettingPublishOn], Reach: p.Set[config.SettingReach],
-		Suspend: docker.SuspendStop,
+		Suspend: docker.SuspendStop, Snapshot: p.Set[config.SettingSnapshot] == config.Yes,
 	}
 	if p.Suspend == config.SuspendFreeze {
 		o.Suspend = docker.SuspendPause

@@ -216,6 +216,9 @@ func (p *page) sighting(a *Shared, s *box.Sighting, asOf time.Time) {
 	if s.MemoryKept == box.Yes {
 		memory = " with its memory kept"
 	}
+	if s.StoredBytes > 0 {
+		memory += " (" + size(s.StoredBytes) + " stored)"
+	}
 	p.linef("Last seen at the provider: %s%s, %s ago%s%s.", printable(string(s.Phase)), memory, a.age(s.Age, asOf), printable(ifText(": ", s.Evidence)), printable(ifText("; looked at because of ", s.ToldBy)))
 }
 

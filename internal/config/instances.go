@@ -41,6 +41,7 @@ const (
 	SettingMemory    = "memory"
 	SettingCPUs      = "cpus"
 	SettingProcesses = "processes"
+	SettingSnapshot  = "snapshot"
 
 	SettingURL            = "url"
 	SettingAPIKey         = "api_key"
@@ -151,6 +152,11 @@ func dockerSettings() []Setting {
 			Key: SettingProcesses, Default: "no limit", Form: "a number", kind: kindNumber, Drivers: of,
 			What: "The most processes of a box.",
 			When: "Always, where boxes of several people share a machine: 4096 is plenty.",
+		},
+		{
+			Key: SettingSnapshot, Default: No, Form: Yes + " or " + No, words: []string{Yes, No}, Drivers: of,
+			What: "Whether a suspend that stops a box commits what was installed outside of its volume as an image. A box whose container somebody removed is made again of it. Only the newest is kept. A commit takes time and disk.",
+			When: "When people install packages in their boxes, and containers are pruned: yes.",
 		},
 	}
 }

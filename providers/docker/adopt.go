@@ -3,7 +3,6 @@ package docker
 import (
 	"context"
 
-	"github.com/containerd/errdefs"
 	"github.com/moby/moby/client"
 
 	"github.com/openhands/boxkeeper/box"
@@ -57,11 +56,14 @@ func (s *session) labelsOf(ctx context.Context, id string) (string, map[string]s
 	if err == nil && answer.Container.Config != nil {
 		return answer.Container.ID, answer.Container.Config.Labels, nil
 	}
-	if err != nil && !errdefs.IsNotFound(err) {
+	if err == nil {
+		return "", nil, box.Errorf(box.ClassUnknown, "the engine does not say what container %s is; ask again", id)
+	}
+	if !absent(ctx, err) {
 		return "", nil, fault(ctx, "read container "+id, err)
 	}
 	volume, err := s.api.VolumeInspect(short, id, client.VolumeInspectOptions{})
-	if errdefs.IsNotFound(err) || err == nil && volume.Volume.Labels[labelRole] != roleData {
+	if absent(ctx, err) || err == nil && volume.Volume.Labels[labelRole] != roleData {
 		return "", nil, box.Errorf(box.ClassNotFound, "the engine has no container %s", id)
 	}
 	if err != nil {

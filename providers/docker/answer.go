@@ -39,7 +39,7 @@ func note(answer *http.Response) {
 	refused := answer.StatusCode >= http.StatusBadRequest
 	h.long.Store(false)
 	h.status.Store(int64(answer.StatusCode))
-	h.foreign.Store(refused && answer.Header.Get("Content-Type") != "application/json")
+	h.foreign.Store(refused && !strings.HasPrefix(answer.Header.Get("Content-Type"), "application/json"))
 	if !refused {
 		return
 	}
@@ -145,7 +145,7 @@ func classOf(ctx context.Context, err error) box.Class {
 	case client.IsErrConnectionFailed(err):
 		return box.ClassUnavailable
 	case errdefs.IsNotFound(err):
-		return box.ClassNotFound
+		return box.ClassUnavailable // what is not there changed meanwhile, or was not asked of an engine
 	case errdefs.IsConflict(err), errdefs.IsAlreadyExists(err):
 		return box.ClassConflict
 	case errdefs.IsInvalidArgument(err), errdefs.IsOutOfRange(err):
@@ -166,6 +166,14 @@ func classOf(ctx context.Context, err error) box.Class {
 		return box.ClassUnavailable
 	}
 	return box.ClassUnknown
+}
+
+// absent reports whether the engine itself says that something is not there. A
+// 404 of a proxy, or of a server without that path, is not in the words of an
+// engine, and proves nothing.
+func absent(ctx context.Context, err error) bool {
+	h, ok := ctx.Value(heardKey{}).(*heard)
+	return errdefs.IsNotFound(err) && (!ok || !h.foreign.Load())
 }
 
 // How much of one answer is read. A stream of events, or of the progress of a

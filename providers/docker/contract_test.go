@@ -95,6 +95,10 @@ func contract(t *testing.T, p *place) {
 	none, err := api.VolumeList(ctx, client.VolumeListOptions{Filters: make(client.Filters).Add("label", "of=first", "of=second")})
 	require.NoError(t, err)
 	require.Empty(t, none.Items, "all labels must be there")
+	require.NotNil(t, none.Items, "an empty list is not null")
+	nobody, err := api.ContainerList(ctx, client.ContainerListOptions{All: true, Filters: make(client.Filters).Add("label", "of=first")})
+	require.NoError(t, err)
+	require.NotNil(t, nobody.Items, "an empty list is not null")
 
 	// Creation.
 	require.Equal(t, "404", kind(made(name, "bk-no-such-image:1", false)))
@@ -162,6 +166,11 @@ func contract(t *testing.T, p *place) {
 	require.NotEqual(t, began, state().StartedAt)
 	require.NotEqual(t, first, p.inspect(t, name).NetworkSettings.Ports[inside], "a stop does not")
 
+	// Layers as images: what is in a volume is in none of them.
+	steps("ok", "stop")
+	images(t, p, name)
+	steps("ok", "start")
+
 	// Absence.
 	_, err = api.VolumeRemove(ctx, vol, client.VolumeRemoveOptions{})
 	require.Equal(t, "409", kind(err))
@@ -201,6 +210,101 @@ func contract(t *testing.T, p *place) {
 	data, err := api.NetworkInspect(ctx, "none", client.NetworkInspectOptions{})
 	require.NoError(t, err)
 	require.NotEmpty(t, data.Network.ID)
+}
+
+// images makes images of a container that is stopped and has a file /own/file.
+func images(t *testing.T, p *place, name string) {
+	t.Helper()
+	const first, second = "bk-contract:snapshot-1", "bk-contract:snapshot-2"
+	ctx, api := t.Context(), p.api
+	t.Cleanup(func() {
+		ctx := context.WithoutCancel(ctx)
+		for _, one := range []string{name + "-above"} {
+			_, _ = api.ContainerRemove(ctx, one, client.ContainerRemoveOptions{Force: true})
+		}
+		for _, one := range []string{second, first} {
+			_, _ = api.ImageRemove(ctx, one, client.ImageRemoveOptions{})
+		}
+	})
+	commit := func(of, as string) string {
+		_, err := api.ContainerCommit(ctx, of, client.ContainerCommitOptions{Reference: as, Comment: "contract", NoPause: true, Changes: []string{"LABEL role=" + as[len(as)-1:]}})
+		return kind(err)
+	}
+	remove := func(name string) string {
+		_, err := api.ImageRemove(ctx, name, client.ImageRemoveOptions{})
+		return kind(err)
+	}
+	listed := func(label string) (out []string) {
+		found, err := api.ImageList(ctx, client.ImageListOptions{Filters: make(client.Filters).Add("label", "of=contract", label)})
+		require.NoError(t, err)
+		for _, one := range found.Items {
+			require.Equal(t, "contract", one.Labels["of"])
+			out = append(out, one.RepoTags...)
+		}
+		return out
+	}
+	changes, err := api.ContainerDiff(ctx, name, client.ContainerDiffOptions{})
+	require.NoError(t, err)
+	paths := map[string]bool{}
+	for _, one := range changes.Changes {
+		paths[one.Path] = true
+	}
+	require.True(t, paths["/own/file"] && paths["/v"] && !paths[standIn], "%v", paths)
+	sized, err := api.ContainerInspect(ctx, name, client.ContainerInspectOptions{Size: true})
+	require.NoError(t, err)
+	require.GreaterOrEqual(t, *sized.Container.SizeRw, int64(4))
+	require.Nil(t, p.inspect(t, name).SizeRw, "it is counted for whoever asks")
+
+	require.Equal(t, "404", commit("bk-no-such-container", first))
+	require.Equal(t, "ok", commit(name, first))
+	require.Equal(t, []string{first}, listed("role=1"), "labels of the container, and what the change says")
+	_, err = api.ContainerCreate(ctx, client.ContainerCreateOptions{Name: name + "-above", Config: &container.Config{
+		Image: first, Entrypoint: []string{standIn}, Labels: map[string]string{"role": "above"},
+	}})
+	require.NoError(t, err)
+	above := p.inspect(t, name+"-above")
+	require.Equal(t, "above", above.Config.Labels["role"], "its own labels count")
+	require.Equal(t, "contract", above.Config.Labels["of"], "and it inherits the others")
+	p.put(t, name+"-above", "own/more", "text") // an empty layer is none
+	answer, err := api.CopyFromContainer(ctx, name+"-above", client.CopyFromContainerOptions{SourcePath: "/own/file"})
+	require.NoError(t, err)
+	require.NoError(t, answer.Content.Close())
+	require.Equal(t, "ok", commit(name+"-above", second))
+	below, err := api.ImageInspect(ctx, first)
+	require.NoError(t, err)
+	top, err := api.ImageInspect(ctx, second)
+	require.NoError(t, err)
+	require.Equal(t, below.ID, above.Image)
+	require.Equal(t, below.RootFS.Layers, top.RootFS.Layers[:len(below.RootFS.Layers)])
+	require.Len(t, top.RootFS.Layers, len(below.RootFS.Layers)+1)
+	history, err := api.ImageHistory(ctx, second)
+	require.NoError(t, err)
+	require.Equal(t, []string{"contract", "contract"}, []string{history.Items[0].Comment, history.Items[1].Comment})
+	require.GreaterOrEqual(t, history.Items[1].Size, int64(4))
+
+	// Nothing is forced: used, it stays; with another name, or with an image above
+	// it, the name goes and the image stays.
+	require.Equal(t, "409", remove(first), "a container is made of it")
+	_, err = api.ContainerRemove(ctx, name+"-above", client.ContainerRemoveOptions{})
+	require.NoError(t, err)
+	require.Equal(t, "ok", remove(first))
+	require.Equal(t, "404", remove(first))
+	_, err = api.ImageInspect(ctx, below.ID)
+	require.NoError(t, err, "an image stands on it")
+	require.Equal(t, "ok", remove(second))
+	_, err = api.ImageInspect(ctx, top.ID)
+	require.Equal(t, "404", kind(err))
+	require.Empty(t, listed("role=2"))
+	_, err = api.ImageRemove(ctx, below.ID, client.ImageRemoveOptions{})
+	require.NoError(t, err)
+
+	usage, err := api.DiskUsage(ctx, client.DiskUsageOptions{Volumes: true, Verbose: true})
+	require.NoError(t, err)
+	counted := false
+	for _, v := range usage.Volumes.Items {
+		counted = counted || v.Name == "bk-contract-volume" && v.UsageData != nil && v.UsageData.Size >= 0
+	}
+	require.True(t, counted)
 }
 
 func TestTheFakeKeepsTheContract(t *testing.T) {

@@ -9,7 +9,8 @@ import (
 	"github.com/openhands/boxkeeper/box"
 )
 
-// Delete removes the container, and then every volume with the box's labels. A
+// Delete removes the container, then the snapshots, and then every volume with
+// the box's labels. A
 // mark that deletion began comes first and goes last, so that what is left by
 // one that was cut off is never taken for a box that lost its container.
 func (d *Driver) Delete(ctx context.Context, ref box.Ref) (box.Observation, error) {
@@ -27,7 +28,7 @@ func (d *Driver) Delete(ctx context.Context, ref box.Ref) (box.Observation, erro
 }
 
 func (d *Driver) erase(ctx context.Context, s *session, id box.Identity, ref box.Ref) (box.Observation, error) {
-	gone := box.Observation{Ref: ref, Phase: box.PhaseGone, Evidence: "the engine lists no container and no volume with its labels"}
+	gone := box.Observation{Ref: ref, Phase: box.PhaseGone, Evidence: "the engine lists no container, no volume and no snapshot with its labels"}
 	f, err := s.find(ctx, id)
 	if err == nil {
 		err = f.renamed(ref)
@@ -35,7 +36,11 @@ func (d *Driver) erase(ctx context.Context, s *session, id box.Identity, ref box
 	if err != nil {
 		return box.Observation{}, err
 	}
-	if f.nothing() {
+	ours, err := s.snapshots(ctx, id)
+	if err != nil {
+		return box.Observation{}, err
+	}
+	if f.nothing() && len(ours) == 0 {
 		return gone, d.still(ctx, s.print)
 	}
 	mark := deletingVolume(ref.Name)
@@ -46,6 +51,11 @@ func (d *Driver) erase(ctx context.Context, s *session, id box.Identity, ref box
 	}
 	if f.container != nil {
 		if err := s.remove(ctx, f); err != nil {
+			return box.Observation{}, err
+		}
+	}
+	for _, one := range ours { // the upper ones first
+		if err := s.removeSnapshot(ctx, id, one); err != nil {
 			return box.Observation{}, err
 		}
 	}
@@ -63,7 +73,10 @@ func (d *Driver) erase(ctx context.Context, s *session, id box.Identity, ref box
 	if f, err = s.find(ctx, id); err != nil {
 		return box.Observation{}, err
 	}
-	if !f.nothing() {
+	if ours, err = s.snapshots(ctx, id); err != nil {
+		return box.Observation{}, err
+	}
+	if !f.nothing() || len(ours) > 0 {
 		return box.Observation{}, box.Errorf(box.ClassUnavailable, "box %s is not gone yet; delete it again", ref.Name)
 	}
 	return gone, d.still(ctx, s.print)
@@ -75,7 +88,7 @@ func (s *session) removeVolume(ctx context.Context, name, of string) error {
 		return err
 	})
 	switch {
-	case err == nil, errdefs.IsNotFound(err):
+	case err == nil, absent(ctx, err):
 		return nil
 	case errdefs.IsConflict(err):
 		return box.Errorf(box.ClassUnavailable, "volume %s of box %s is used by another container; remove that, and delete the box again: %w", name, of, quote(ctx, err))

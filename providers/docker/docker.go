@@ -88,7 +88,12 @@ type Options struct {
 	// Suspend is the kind of suspend; a box suspended in one kind is resumed
 	// rightly after a change.
 	Suspend SuspendKind
-	Limits  Limits
+	// Snapshot commits the layer of a container that a suspend stopped as an image,
+	// of which a container that somebody removed is made again. A commit takes time
+	// and disk. Snapshots that are there are used, and removed with their box, with
+	// or without it.
+	Snapshot bool
+	Limits   Limits
 	// StartTimeout bounds the wait until a started box answers, 60 s by default.
 	StartTimeout time.Duration
 	// StopTimeout is how long an orderly end may take before it is forced, 20 s by
@@ -234,7 +239,7 @@ func Row(opts Options) box.Capabilities {
 		Lead:         box.LeadOurs,
 		ResumeWait:   box.Span(opts.StartTimeout),
 		SuspendProof: "the same container has exited since, its volume there",
-		DeleteProof:  "no container and no volume with its labels, on the same engine and data directory",
+		DeleteProof:  "no container, volume or snapshot with its labels, on the same engine and data directory",
 		Untested:     "engines other than 20.10.24 (API 1.41); Docker Desktop, rootless engines, user namespaces, Podman; a restart of the machine",
 	}
 	if opts.Ports.First != 0 {
@@ -271,6 +276,9 @@ func (d *Driver) own(ctx context.Context, ref box.Ref) (context.Context, *sessio
 	identity, ok := driver.IdentityOf(ref)
 	if !ok || identity.Installation != d.installation {
 		return ctx, nil, box.Identity{}, box.Errorf(box.ClassFailedPrecondition, "box %q, epoch %d, is not of installation %s", ref.Name, ref.Epoch, d.installation)
+	}
+	if ref.ID == "" || ref.ID != ref.Name && strings.Trim(ref.ID, "0123456789abcdef") != "" {
+		return ctx, nil, identity, box.Errorf(box.ClassFailedPrecondition, "%q is no id of a container", ref.ID)
 	}
 	ctx, s, err := d.connect(ctx)
 	if err != nil {

@@ -5,7 +5,6 @@ import (
 	"net"
 	"time"
 
-	"github.com/containerd/errdefs"
 	"github.com/moby/moby/api/types/system"
 	"github.com/moby/moby/client"
 
@@ -91,9 +90,11 @@ func (d *Driver) connect(ctx context.Context) (context.Context, *session, error)
 	// directory [seen on 20.10.24, 30 Nov 2026].
 	none, err := api.NetworkInspect(short, "none", client.NetworkInspectOptions{})
 	switch {
-	case err == nil && none.Network.ID != "":
+	case err == nil && none.Network.ID == "":
+		return ctx, nil, box.Errorf(box.ClassUnknown, "the Docker engine does not say which data it has, so nothing that it lacks is proven gone")
+	case err == nil:
 		s.print += "@" + none.Network.ID[:min(12, len(none.Network.ID))]
-	case err != nil && !errdefs.IsNotFound(err):
+	case !absent(ctx, err):
 		return ctx, nil, fault(ctx, "ask the Docker engine for its data", err)
 	}
 	if s.now, err = time.Parse(time.RFC3339Nano, s.info.SystemTime); err != nil {

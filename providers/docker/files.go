@@ -10,7 +10,6 @@ import (
 	"strings"
 	"time"
 
-	"github.com/containerd/errdefs"
 	"github.com/moby/moby/client"
 
 	"github.com/openhands/boxkeeper/box"
@@ -74,7 +73,7 @@ func (s *session) readFile(ctx context.Context, id, name string) ([]byte, error)
 	ctx, cancel := context.WithTimeout(ctx, quick)
 	defer cancel()
 	answer, err := s.api.CopyFromContainer(ctx, id, client.CopyFromContainerOptions{SourcePath: name})
-	if errdefs.IsNotFound(err) {
+	if absent(ctx, err) {
 		return nil, nil
 	}
 	if err != nil {

@@ -22,6 +22,7 @@ const (
 	labelRole         = labelPrefix + "role"
 	labelImage        = labelPrefix + "image" // as it was asked for
 	labelPort         = labelPrefix + "port"  // the one that is kept for the box
+	labelFrom         = labelPrefix + "from"  // the snapshot that a container was made of
 	labelUser         = labelPrefix + "label."
 )
 
@@ -30,6 +31,7 @@ const (
 	roleBox      = "box"      // the container
 	roleData     = "data"     // the volume with all that the box must not lose
 	rolePort     = "port"     // a volume that says whose a port is
+	roleSnapshot = "snapshot" // an image of the container's layer
 	roleDeleting = "deleting" // a volume that says that the box is being deleted
 )
 
@@ -89,6 +91,12 @@ func rightName(v volume.Volume, id box.Identity) bool {
 		return err == nil && v.Name == portVolume(uint16(port))
 	}
 	return false
+}
+
+// asked reports whether labels are among those that filter selects.
+func asked(labels map[string]string, id box.Identity) bool {
+	return labels[labelInstallation] == id.Installation &&
+		(id.Workspace == "" || labels[labelWorkspace] == id.Workspace && labels[labelEpoch] == strconv.Itoa(id.Epoch))
 }
 
 // filter selects by the labels of one identity, or of an installation.

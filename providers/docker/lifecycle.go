@@ -151,8 +151,9 @@ func (d *Driver) Suspend(ctx context.Context, ref box.Ref) (box.Observation, err
 			}
 			return d.stop(ctx, s, f)
 		case container.StateRemoving, container.StateDead:
+			return box.Errorf(box.ClassFailedPrecondition, "the container of box %s is %s; resume the box or delete it", ref.Name, f.state())
 		}
-		return box.Errorf(box.ClassFailedPrecondition, "the container of box %s is %s; resume the box or delete it", ref.Name, f.state())
+		return box.Errorf(box.ClassUnknown, "the engine calls the container of box %s %q; ask again", ref.Name, string(f.state()))
 	})
 }
 
@@ -186,9 +187,22 @@ func (d *Driver) Deepen(ctx context.Context, ref box.Ref) (box.Observation, erro
 
 // toRest is held for what must end with a suspended box.
 func (d *Driver) toRest(ctx context.Context, ref box.Ref, change func(ctx context.Context, s *session, f *found) error) (box.Observation, error) {
-	out, err := d.held(ctx, ref, change)
+	var kept string
+	var bytes int64
+	out, err := d.held(ctx, ref, func(ctx context.Context, s *session, f *found) (err error) {
+		if err = change(ctx, s, f); err == nil {
+			kept, err = d.keep(ctx, s, f.identity)
+		}
+		if err == nil { // before the last reading, which is the proof
+			bytes = s.stored(ctx, f)
+		}
+		return err
+	})
 	if err == nil && out.Phase != box.PhaseSuspended {
 		return box.Observation{}, box.Errorf(box.ClassUnknown, "box %s is %s after its suspend (%s); look again", ref.Name, out.Phase, out.Evidence)
+	}
+	if err == nil {
+		out.Evidence, out.StoredBytes = out.Evidence+kept, bytes
 	}
 	return out, err
 }
@@ -341,7 +355,9 @@ func (d *Driver) Endpoint(ctx context.Context, ref box.Ref) (driver.Endpoint, er
 		return driver.Endpoint{}, box.Errorf(box.ClassUnavailable, "box %s is being started; ask again", ref.Name)
 	case box.PhaseGone:
 		return driver.Endpoint{}, box.Errorf(box.ClassNotFound, "there is no box %s: %s", ref.Name, seen.evidence)
-	case box.PhaseUnknown, box.PhaseSuspended, box.PhaseFailed:
+	case box.PhaseUnknown:
+		return driver.Endpoint{}, box.Errorf(box.ClassUnknown, "what box %s does is unknown (%s); ask again", ref.Name, seen.evidence)
+	case box.PhaseSuspended, box.PhaseFailed:
 		return driver.Endpoint{}, box.Errorf(box.ClassFailedPrecondition, "box %s is %s (%s); resume it first", ref.Name, seen.phase, seen.evidence)
 	}
 	inside, _ := network.PortFrom(portIn, network.TCP)
@@ -373,7 +389,7 @@ func (s *session) remove(ctx context.Context, f *found) error {
 		return err
 	})
 	switch {
-	case err == nil, errdefs.IsNotFound(err):
+	case err == nil, absent(ctx, err):
 		return nil
 	case errdefs.IsConflict(err): // "removal … is already in progress" (moby#22312)
 		return box.Errorf(box.ClassUnavailable, "the container of box %s is being removed; ask again: %w", f.identity.Name(), quote(ctx, err))

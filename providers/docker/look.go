@@ -8,7 +8,6 @@ import (
 	"strings"
 	"time"
 
-	"github.com/containerd/errdefs"
 	"github.com/moby/moby/api/types/container"
 	"github.com/moby/moby/api/types/volume"
 	"github.com/moby/moby/client"
@@ -86,6 +85,9 @@ func (s *session) findAll(ctx context.Context, id box.Identity) (map[box.Identit
 	if err != nil {
 		return nil, fault(ctx, "list the volumes of box "+id.Name(), err)
 	}
+	if containers.Items == nil || volumes.Items == nil { // an engine's list of none is empty, and not null
+		return nil, box.Errorf(box.ClassUnknown, "the engine's list of containers or volumes is none, so nothing that is not in it is proven gone")
+	}
 	out := map[box.Identity]*found{}
 	of := func(id box.Identity) *found {
 		if out[id] == nil {
@@ -94,9 +96,14 @@ func (s *session) findAll(ctx context.Context, id box.Identity) (map[box.Identit
 		return out[id]
 	}
 	for _, c := range containers.Items {
+		if !asked(c.Labels, id) {
+			return nil, box.Errorf(box.ClassUnknown, "the engine lists container %s without the labels that were asked for, so nothing that it does not list is proven gone", c.ID)
+		}
 		own, ok := marked(c.Labels)
 		switch {
-		case !ok || own.Installation != id.Installation:
+		case len(c.Names) == 0:
+			return nil, box.Errorf(box.ClassUnavailable, "the engine lists container %s without a name, as one that it removes; ask again", c.ID)
+		case !ok:
 		case named(c.Names, own.Name()):
 			of(own).container = &container.InspectResponse{ID: c.ID}
 		default:
@@ -104,8 +111,11 @@ func (s *session) findAll(ctx context.Context, id box.Identity) (map[box.Identit
 		}
 	}
 	for _, v := range volumes.Items {
+		if !asked(v.Labels, id) {
+			return nil, box.Errorf(box.ClassUnknown, "the engine lists volume %s without the labels that were asked for, so nothing that it does not list is proven gone", v.Name)
+		}
 		own, ok := marked(v.Labels)
-		if !ok || own.Installation != id.Installation || !rightName(v, own) {
+		if !ok || !rightName(v, own) {
 			continue
 		}
 		f := of(own)
@@ -128,7 +138,7 @@ func (s *session) inspect(ctx context.Context, f *found) (bool, error) {
 	}
 	answer, err := s.api.ContainerInspect(ctx, f.container.ID, client.ContainerInspectOptions{})
 	switch {
-	case errdefs.IsNotFound(err):
+	case absent(ctx, err):
 		return false, nil
 	case err != nil:
 		return false, fault(ctx, "read box "+f.identity.Name(), err)
@@ -136,6 +146,9 @@ func (s *session) inspect(ctx context.Context, f *found) (bool, error) {
 	c := answer.Container
 	if c.ID != f.container.ID || c.State == nil || c.Config == nil || !named([]string{c.Name}, f.identity.Name()) {
 		return false, nil
+	}
+	if _, err := time.Parse(time.RFC3339Nano, c.State.StartedAt); err != nil { // a run is told from others by it
+		return false, box.Errorf(box.ClassUnknown, "the engine does not say when box %s was started last", f.identity.Name())
 	}
 	f.container = &c
 	switch c.State.Status {
@@ -204,6 +217,8 @@ func (f *found) judge() sight {
 			return say(box.PhaseSuspended, finished, "its paused processes have ended: %s", why(state))
 		case asked:
 			return say(box.PhaseSuspended, finished, "exited since %s, its volume there", state.FinishedAt)
+		case !started.Before(finished): // what was asked for is told by the start that it was asked of
+			return say(box.PhaseUnknown, time.Time{}, "it ended, and the engine says no times of a run: from %q to %q", state.StartedAt, state.FinishedAt)
 		}
 		return say(box.PhaseFailed, finished, "it ended by itself: %s", why(state))
 	case container.StateRemoving, container.StateDead:
@@ -233,6 +248,9 @@ func (s *session) observation(f *found) box.Observation {
 		ref.ID = f.container.ID
 	}
 	out := box.Observation{Ref: ref, Phase: seen.phase, Evidence: seen.evidence, Age: s.age(seen.since)}
+	if f.container != nil && configLabels(*f.container)[labelFrom] != "" {
+		out.Evidence += line("; its container was made again from image "+configLabels(*f.container)[labelFrom], 250)
+	}
 	if seen.phase == box.PhaseSuspended {
 		out.MemoryKept = box.No
 		if seen.frozen {

@@ -6,6 +6,7 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"time"
 
 	"github.com/containerd/errdefs"
 	"github.com/moby/moby/api/types/container"
@@ -54,7 +55,7 @@ func (d *Driver) make(ctx context.Context, s *session, f *found, from recipe, bo
 	if err := s.free(ctx, f); err != nil {
 		return nil, err
 	}
-	image, err := d.image(ctx, s, from.image, boxd)
+	image, err := d.source(ctx, s, f, from, boxd)
 	if err != nil {
 		return nil, err
 	}
@@ -89,7 +90,7 @@ func (s *session) free(ctx context.Context, f *found) error {
 	name := f.identity.Name()
 	answer, err := s.api.ContainerInspect(ctx, name, client.ContainerInspectOptions{})
 	switch {
-	case errdefs.IsNotFound(err):
+	case absent(ctx, err):
 	case err != nil:
 		return fault(ctx, "look for a container named "+name, err)
 	case named([]string{answer.Container.Name}, name) && !is(configLabels(answer.Container), f.identity, roleBox):
@@ -118,11 +119,19 @@ func configLabels(c container.InspectResponse) map[string]string {
 	return c.Config.Labels
 }
 
-// volume makes a volume, which answers the one that is there under its name.
+// volume makes a volume, which answers the one that is there under its name. One
+// that is older than this call, or another box's, is not ours to use; of any other
+// it may be the answer that is wrong.
 func (s *session) volume(ctx context.Context, name string, labels map[string]string, id box.Identity, role string) error {
 	err := s.act(ctx, quick, func(ctx context.Context) error {
 		made, err := s.api.VolumeCreate(ctx, client.VolumeCreateOptions{Name: name, Labels: labels})
-		if errdefs.IsConflict(err) || err == nil && !is(made.Volume.Labels, id, role) {
+		wrong := err == nil && !is(made.Volume.Labels, id, role)
+		of, another := marked(made.Volume.Labels)
+		another = another && (of != id || made.Volume.Labels[labelRole] != "")
+		if at := instant(made.Volume.CreatedAt); wrong && !another && (at.IsZero() || !at.Before(s.now.Truncate(time.Second))) {
+			return box.Errorf(box.ClassUnknown, "volume %s has not the labels that it was made with; look at it, and remove it if it is not of box %s", name, id.Name())
+		}
+		if errdefs.IsConflict(err) || wrong {
 			return box.Errorf(box.ClassAlreadyExists, "volume %s is there and is not of box %s; remove it", name, id.Name())
 		}
 		return err
@@ -134,7 +143,10 @@ func (s *session) volume(ctx context.Context, name string, labels map[string]str
 }
 
 // imageOf is what counts of an image.
-type imageOf struct{ locale bool }
+type imageOf struct {
+	name             string
+	locale, snapshot bool
+}
 
 // image makes sure that the engine has the image, and that boxd can run in it.
 func (d *Driver) image(ctx context.Context, s *session, name string, boxd *program) (imageOf, error) {
@@ -144,23 +156,32 @@ func (d *Driver) image(ctx context.Context, s *session, name string, boxd *progr
 		}
 	}
 	found, err := s.look(ctx, name)
-	if errdefs.IsNotFound(err) && d.opts.Pull == PullMissing {
+	if absent(ctx, err) && d.opts.Pull == PullMissing {
 		if err := s.pull(ctx, name); err != nil {
 			return imageOf{}, err
 		}
 		found, err = s.look(ctx, name)
 	}
 	switch {
-	case errdefs.IsNotFound(err):
+	case absent(ctx, err):
 		return imageOf{}, box.Errorf(box.ClassFailedPrecondition, "the engine has no image %s, and the setting pull is %q; pull the image, or change the setting", name, string(d.opts.Pull))
 	case err != nil:
 		return imageOf{}, fault(ctx, "read image "+name, err)
+	}
+	return vet(name, found, boxd)
+}
+
+// vet refuses an image in which no box can run.
+func vet(name string, found client.ImageInspectResult, boxd *program) (imageOf, error) {
+	switch {
 	case found.Os != "" && found.Os != "linux":
 		return imageOf{}, box.Invalidf("image", "%s is for %s; boxes need Linux", name, found.Os)
+	case found.Architecture == "":
+		return imageOf{}, box.Errorf(box.ClassUnknown, "the engine does not say what image %s is for; ask again", name)
 	case found.Architecture != boxd.arch:
 		return imageOf{}, box.Errorf(box.ClassFailedPrecondition, "image %s is for %s and boxd, %s, for %s; configure a boxd of that architecture, or another image", name, found.Architecture, boxd.file.Name(), boxd.arch)
 	}
-	out := imageOf{}
+	out := imageOf{name: name}
 	if found.Config == nil {
 		return out, nil
 	}
@@ -192,7 +213,7 @@ func (s *session) pull(ctx context.Context, name string) error {
 	switch {
 	case err == nil:
 		return nil
-	case errdefs.IsNotFound(err), errdefs.IsInvalidArgument(err):
+	case absent(ctx, err), errdefs.IsInvalidArgument(err):
 		return box.Invalidf("image", "%s cannot be pulled: %v", name, quote(ctx, err))
 	}
 	if out := fault(ctx, "pull image "+name, err); box.ClassOf(out) != box.ClassUnknown {
@@ -260,13 +281,16 @@ func (d *Driver) container(s *session, id box.Identity, from recipe, image image
 	inside, _ := network.PortFrom(portIn, network.TCP)
 	outside := network.PortBinding{HostIP: d.publishOn}
 	labels := from.marks(id, roleBox)
+	if image.snapshot {
+		labels[labelFrom] = image.name
+	}
 	if port != 0 {
 		outside.HostPort = strconv.Itoa(int(port))
 		labels[labelPort] = outside.HostPort
 	}
 	yes := true
 	config := &container.Config{
-		Image:        from.image,
+		Image:        image.name,
 		Entrypoint:   argv,
 		Labels:       labels,
 		ExposedPorts: network.PortSet{inside: {}},

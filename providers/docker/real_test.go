@@ -114,7 +114,7 @@ func (p *place) sweep(t *testing.T) {
 	containers, err := p.api.ContainerList(ctx, client.ContainerListOptions{All: true})
 	require.NoError(t, err)
 	for _, c := range containers.Items {
-		if c.Image == realImage {
+		if of := c.Labels[prefix+"installation"]; c.Image == realImage || of == installation || of == "ffee0011" {
 			_, _ = p.api.ContainerRemove(ctx, c.ID, client.ContainerRemoveOptions{Force: true, RemoveVolumes: true})
 		}
 	}
@@ -123,6 +123,11 @@ func (p *place) sweep(t *testing.T) {
 		require.NoError(t, err)
 		for _, v := range volumes.Items {
 			_, _ = p.api.VolumeRemove(ctx, v.Name, client.VolumeRemoveOptions{})
+		}
+		images, err := p.api.ImageList(ctx, client.ImageListOptions{Filters: make(client.Filters).Add("label", prefix+"installation="+installation)})
+		require.NoError(t, err)
+		for _, one := range images.Items {
+			_, _ = p.api.ImageRemove(ctx, one.ID, client.ImageRemoveOptions{Force: true})
 		}
 	}
 }
@@ -301,15 +306,21 @@ func (p *place) tellsNoSecret(t *testing.T, ref box.Ref) {
 func dirInVolume(t *testing.T, p *place, ref box.Ref) string {
 	t.Helper()
 	const text = "work of a day"
+	p.put(t, ref.Name, "box/workspace/marker", text)
+	return text
+}
+
+// put writes a file into a container.
+func (p *place) put(t *testing.T, container, name, text string) {
+	t.Helper()
 	var packed bytes.Buffer
 	out := tar.NewWriter(&packed)
-	require.NoError(t, out.WriteHeader(&tar.Header{Name: "box/workspace/marker", Mode: 0o600, Size: int64(len(text))}))
+	require.NoError(t, out.WriteHeader(&tar.Header{Name: name, Mode: 0o600, Size: int64(len(text))}))
 	_, err := out.Write([]byte(text))
 	require.NoError(t, err)
 	require.NoError(t, out.Close())
-	_, err = p.api.CopyToContainer(t.Context(), ref.ID, client.CopyToContainerOptions{DestinationPath: "/", Content: &packed})
+	_, err = p.api.CopyToContainer(t.Context(), container, client.CopyToContainerOptions{DestinationPath: "/", Content: &packed})
 	require.NoError(t, err)
-	return text
 }
 
 func readInBox(t *testing.T, p *place, ref box.Ref, name string) string {

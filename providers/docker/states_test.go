@@ -18,6 +18,7 @@ import (
 // Every state that an engine has a word for.
 func TestStates(t *testing.T) {
 	t.Parallel()
+	const later = "2099-01-01T00:00:00Z"
 	for name, row := range map[string]struct {
 		change func(s *container.State, files map[string][]byte)
 		want   box.Phase
@@ -34,14 +35,17 @@ func TestStates(t *testing.T) {
 			s.Status, s.Running, s.Dead = container.StateDead, false, true
 		}, box.PhaseFailed, ""},
 		"ended by itself": {func(s *container.State, _ map[string][]byte) {
-			s.Status, s.Running, s.ExitCode, s.OOMKilled = container.StateExited, false, 137, true
+			s.Status, s.Running, s.FinishedAt, s.ExitCode, s.OOMKilled = container.StateExited, false, later, 137, true
 		}, box.PhaseFailed, ""},
+		"ended, with times that are none": {func(s *container.State, _ map[string][]byte) {
+			s.Status, s.Running, s.StartedAt, s.FinishedAt = container.StateExited, false, later, later
+		}, box.PhaseUnknown, ""},
 		"ended, with an intent about an earlier run": {func(s *container.State, files map[string][]byte) {
-			s.Status, s.Running = container.StateExited, false
+			s.Status, s.Running, s.FinishedAt = container.StateExited, false, later
 			files["/.boxkeeper/intent"] = []byte(`{"suspend":true,"kind":"stop","life":"2026-01-01T00:00:00Z"}`)
 		}, box.PhaseFailed, ""},
 		"ended, with an intent that is none": {func(s *container.State, files map[string][]byte) {
-			s.Status, s.Running = container.StateExited, false
+			s.Status, s.Running, s.FinishedAt = container.StateExited, false, later
 			files["/.boxkeeper/intent"] = []byte(`{`)
 		}, box.PhaseFailed, ""},
 		"never started, refused": {func(s *container.State, _ map[string][]byte) {
@@ -165,7 +169,7 @@ func TestAnIntentThatCannotBeRead(t *testing.T) {
 	require.Equal(t, box.PhaseUnknown, found[0].Observation.Phase, "neither ended nor suspended")
 	unread()
 	_, err = d.Endpoint(t.Context(), ref)
-	wantClass(t, err, box.ClassFailedPrecondition)
+	wantClass(t, err, box.ClassUnknown)
 	unread()
 	seen, err := d.Suspend(t.Context(), ref)
 	require.NoError(t, err)

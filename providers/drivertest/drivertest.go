@@ -68,6 +68,7 @@ func cases() []testcase {
 		{"the memory of a suspended box can be given up, and that wakes nothing", true, testDeepen},
 		{"giving up memory with an ended context or a lost answer can be repeated", true, testDeepenBroken},
 		{"giving up memory is for boxes at rest only", true, testDeepenRefused},
+		{"what a box costs at rest is said of a suspended box only", true, testStored},
 		{"observing and listing wake nothing", true, testLooking},
 		{"a killed box is not gone, and every call works on it", false, testKilled},
 		{"an endpoint is for running boxes only", true, testEndpoint},

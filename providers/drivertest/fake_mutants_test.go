@@ -145,7 +145,11 @@ func (d flawed) Suspend(ctx context.Context, ref box.Ref) (box.Observation, erro
 	case d.flaw == "refuses what is so already" && before.Phase == box.PhaseSuspended:
 		return box.Observation{}, box.Errorf(box.ClassConflict, "suspended already")
 	}
-	return d.Driver.Suspend(d.forget(ctx), ref)
+	seen, err := d.Driver.Suspend(d.forget(ctx), ref)
+	if d.flaw == "counts less than nothing" {
+		seen.StoredBytes = -1
+	}
+	return seen, err
 }
 
 func (d flawed) Resume(ctx context.Context, ref box.Ref, start driver.Start) (box.Observation, error) {
@@ -153,6 +157,9 @@ func (d flawed) Resume(ctx context.Context, ref box.Ref, start driver.Start) (bo
 	id, _ := driver.IdentityOf(ref)
 	if d.flaw == "makes an empty box in place of a gone one" && box.ClassOf(err) == box.ClassNotFound {
 		return d.Driver.Create(ctx, driver.CreateRequest{Identity: id, Start: start})
+	}
+	if d.flaw == "counts what runs" {
+		seen.StoredBytes = 1
 	}
 	return seen, err
 }
@@ -242,6 +249,8 @@ func TestSuiteFindsMutants(t *testing.T) {
 		}},
 		{"takes an absent box for an error", []string{"a box that never was is gone"}},
 		{"takes a killed box for gone", []string{"a killed box is not gone, and every call works on it"}},
+		{"counts less than nothing", []string{"what a box costs at rest is said of a suspended box only"}},
+		{"counts what runs", []string{"what a box costs at rest is said of a suspended box only"}},
 		{"wakes what it looks at", []string{"observing and listing wake nothing"}},
 		{"says suspended without doing it", []string{"suspend and resume five times each"}},
 		{"refuses what is so already", []string{"suspend and resume five times each", "suspend and resume with a lost answer can be repeated"}},

@@ -97,6 +97,47 @@ func claim(t *testing.T, what string, says box.Tri, is bool) {
 	}
 }
 
+// testStored: what the provider keeps is never less than nothing, and of a box
+// that does not rest nothing is said.
+func testStored(t *testing.T, b *bench) {
+	ref := b.made(t, "stored")
+	check := func(what string, seen box.Observation, err error) box.Ref {
+		t.Helper()
+		switch {
+		case err != nil:
+			t.Fatalf("%s: %v", what, err)
+		case seen.StoredBytes < 0:
+			t.Errorf("%s says that %d bytes are stored", what, seen.StoredBytes)
+		case seen.StoredBytes > 0 && seen.Phase != box.PhaseSuspended:
+			t.Errorf("%s says that %d bytes are stored for a box that is %q", what, seen.StoredBytes, seen.Phase)
+		}
+		return seen.Ref
+	}
+	for range 2 {
+		seen, err := b.observe(t.Context(), ref)
+		check("observe", seen, err)
+		seen, err = b.suspend(t.Context(), ref)
+		ref = check("suspend", seen, err)
+		if b.row.Deepen == box.Yes {
+			seen, err = b.deepen(t.Context(), ref)
+			ref = check("deepen", seen, err)
+		}
+		seen, err = b.observe(t.Context(), ref)
+		check("observe", seen, err)
+		seen, err = b.resume(t.Context(), ref)
+		ref = check("resume", seen, err)
+	}
+	if b.row.List == box.Yes {
+		listed, err := b.list(t.Context())
+		if err != nil {
+			t.Fatalf("list: %v", err)
+		}
+		for _, one := range listed {
+			check("list", one.Observation, nil)
+		}
+	}
+}
+
 func testLooking(t *testing.T, b *bench) {
 	ref := b.suspended(t, b.made(t, "looking"))
 	life, looks := b.h.(Life)

@@ -171,26 +171,34 @@ func marksIn(value any, marks []string) bool {
 	return !list && slices.Contains(marks, fmt.Sprint(value))
 }
 
-// without are answers that lack a field, or have it as null.
-func without(of field) []fault {
-	name := of.name
-	cut := func(drop bool) func(of map[string]any, at string) bool {
-		return func(of map[string]any, at string) bool {
-			if at != name {
-				return false
-			}
-			if drop {
-				delete(of, at)
-			} else {
-				of[at] = nil
-			}
-			return true
+// without are answers that lack fields, or have them as null.
+func without(fields []field, null bool) fault {
+	names, what := map[string]bool{}, "lacks "
+	if null {
+		what = "has null as "
+	}
+	out := fault{work: true}
+	for i, of := range fields {
+		names[of.name] = true
+		out.mark = out.mark || of.mark
+		if i > 0 {
+			what += ", "
 		}
+		what += of.name
 	}
-	return []fault{
-		{name: "lacks " + name, work: true, mark: of.mark, make: plain(mangled(edited(cut(true))))},
-		{name: "has null as " + name, work: true, mark: of.mark, make: plain(mangled(edited(cut(false))))},
-	}
+	out.name = what
+	out.make = plain(mangled(edited(func(of map[string]any, at string) bool {
+		if !names[at] {
+			return false
+		}
+		if null {
+			of[at] = nil
+		} else {
+			delete(of, at)
+		}
+		return true
+	})))
+	return out
 }
 
 func jsonText(s string) string {

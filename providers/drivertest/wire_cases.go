@@ -97,16 +97,13 @@ func (w wired) eachRequest(t *testing.T, s step, f fault) {
 		if k > 1 && (f.head || k < n && (f.few || k > many)) {
 			continue
 		}
-		w.try(t, s, f, k, fmt.Sprintf("request-%d", k), ref)
+		_ = w.try(t, s, f, k, fmt.Sprintf("request-%d", k), ref)
 	}
 }
 
 // eachField leaves out one field after the other, in all answers to a call.
 func eachField(t *testing.T, s step, place func() wired) {
 	t.Helper()
-	// So many boxes are made in one place: there are a hundred tries, and who looks for
-	// a box in a list reads all that are there.
-	const many = 6
 	w := place()
 	fields := map[string]field{}
 	const workspace, epoch = "clean", "1"
@@ -118,24 +115,59 @@ func eachField(t *testing.T, s step, place func() wired) {
 	if err != nil {
 		t.Fatalf("%s over a line that is whole: %v", s.name, err)
 	}
-	var tries []fault
+	var all []field
 	for _, name := range slices.Sorted(maps.Keys(fields)) {
-		tries = append(tries, without(fields[name])...)
+		all = append(all, fields[name])
 	}
-	for i, f := range tries {
-		if i%race.Slowness != 0 {
-			continue // a field is read by one goroutine
-		}
-		if s.changes && i%many == 0 {
+	tries := 0
+	try := func(f fault) error {
+		// So many boxes are made in one place: there are a hundred tries, and who looks for
+		// a box in a list reads all that are there.
+		const boxes = 6
+		if s.changes && tries%boxes == 0 {
 			w = place()
 		}
-		w.try(t, s, f, 1, fmt.Sprintf("field-%d", i), ref)
+		tries++
+		return w.try(t, s, f, 1, fmt.Sprintf("field-%d", tries), ref)
+	}
+	const many = 40
+	if len(all) <= many {
+		for i, of := range all {
+			for _, null := range []bool{false, true} {
+				if i%race.Slowness == 0 { // a field is read by one goroutine
+					_ = try(without([]field{of}, null))
+				}
+			}
+		}
+		return
+	}
+	// A mark may be missing from a list; no other field may hide behind one.
+	for _, mark := range []bool{false, true} {
+		group := slices.DeleteFunc(slices.Clone(all), func(of field) bool { return of.mark != mark })
+		for chunk := range slices.Chunk(group, many) {
+			eachNeeded(chunk, try)
+		}
+	}
+}
+
+// eachNeeded finds the fields of a large answer that a driver needs, by leaving
+// out many at once: a call that does well without them needs none of them. Those
+// that are needed are left out one by one, and are null in turn.
+func eachNeeded(fields []field, try func(fault) error) {
+	switch err := try(without(fields, false)); {
+	case err == nil:
+	case len(fields) == 1:
+		_ = try(without(fields, true))
+	default:
+		eachNeeded(fields[:len(fields)/2], try)
+		eachNeeded(fields[len(fields)/2:], try)
 	}
 }
 
 // try makes one call over a broken line, judges what it says, and then makes it
-// again over one that is whole. A call that only reads is about the box of ref.
-func (w wired) try(t *testing.T, s step, f fault, k int, workspace string, ref box.Ref) {
+// again over one that is whole. A call that only reads is about the box of ref. It
+// returns what the broken one ended with.
+func (w wired) try(t *testing.T, s step, f fault, k int, workspace string, ref box.Ref) error {
 	t.Helper()
 	bad := func(format string, args ...any) {
 		t.Helper()
@@ -198,6 +230,7 @@ func (w wired) try(t *testing.T, s step, f fault, k int, workspace string, ref b
 	if got := w.wire.Boxes(t, name); got != s.leaves {
 		bad("%d boxes of the name in the end, want %d", got, s.leaves)
 	}
+	return err
 }
 
 // late is a context whose deadline comes when the test says so: when the request

@@ -218,6 +218,11 @@ func mouthfuls() []fault {
 			var taken atomic.Int64
 			piece := []byte(strings.Repeat("a", 1<<16))
 			return func(x *exchange) {
+					if x.r.Method == http.MethodHead { // whose answer has no body
+						x.miss()
+						x.pass(x.answer())
+						return
+					}
 					refused(code, nil, kindJSON, `{"message":"`)(x)
 					for sent := 0; sent < offered; sent += len(piece) {
 						n, err := x.w.Write(piece)

@@ -347,6 +347,17 @@ func (c *Cloud) observation(b *sandbox, ref box.Ref) box.Observation {
 	return seen
 }
 
+// counted is observation with what the cloud keeps for b, which it counts when it
+// suspends, and not at each look.
+func (c *Cloud) counted(b *sandbox, ref box.Ref) box.Observation {
+	const disk, memory = 64 << 20, 16 << 20
+	seen := c.observation(b, ref)
+	if seen.StoredBytes = disk; b.frozen {
+		seen.StoredBytes += memory
+	}
+	return seen
+}
+
 // bounded is what the cloud makes of the timers that it is told.
 func (c *Cloud) bounded(n box.Native) box.Native {
 	row := c.opts.Row

@@ -113,7 +113,7 @@ func (d *Driver) Suspend(ctx context.Context, ref box.Ref) (box.Observation, err
 			b.frozen = c.opts.Row.MemoryKept == box.Yes && b.Phase != box.PhaseFailed
 			c.move(b, box.PhaseSuspended, c.clock(), "suspended on request")
 		}
-		return c.observation(b, ref), nil
+		return c.counted(b, ref), nil
 	})
 }
 
@@ -137,7 +137,7 @@ func (d *Driver) Deepen(ctx context.Context, ref box.Ref) (box.Observation, erro
 		if b.frozen {
 			b.frozen, b.evidence = false, "memory given up on request"
 		}
-		return c.observation(b, ref), nil
+		return c.counted(b, ref), nil
 	})
 }
 

@@ -604,6 +604,10 @@ export interface Sighting {
    * memory_kept says, of a suspended box, whether its processes are kept as they were; not set where the provider does not say.
    */
   memory_kept?: Tri;
+  /**
+   * stored_bytes is what the provider keeps for it while it is suspended, by its own count when it was suspended, or suspended deeper; not set where the provider does not say.
+   */
+  stored_bytes?: number;
   at?: string;
   age?: Duration;
   /**

@@ -31,20 +31,21 @@ func (e *Engine) create(w http.ResponseWriter, r *http.Request) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	name := r.URL.Query().Get("name")
-	image, ok := e.images[asked.Image]
+	image := e.imageOf(asked.Image)
 	switch {
 	case strings.ContainsAny(name, "/ "):
 		refuse(w, http.StatusBadRequest, "Invalid container name (%s), only [a-zA-Z0-9][a-zA-Z0-9_.-] are allowed", name)
 		return
-	case !ok:
+	case image == nil:
 		refuse(w, http.StatusNotFound, "No such image: %s", asked.Image)
 		return
 	case name != "" && e.find(name) != nil:
 		refuse(w, http.StatusConflict, "Conflict. The container name %q is already in use by container %q.", "/"+name, e.find(name).ID)
 		return
 	}
-	b := &box{files: map[string][]byte{}, owners: map[string][2]int{}}
-	b.ID, b.Name, b.Created = random(), "/"+name, now()
+	b := &box{from: image, files: map[string][]byte{}, owners: map[string][2]int{}}
+	maps.Copy(b.files, image.content)
+	b.ID, b.Name, b.Created, b.Image = random(), "/"+name, now(), image.id
 	b.Config, b.HostConfig = asked.Config, asked.HostConfig
 	if b.HostConfig == nil {
 		b.HostConfig = &container.HostConfig{}
@@ -95,7 +96,14 @@ func (b *box) uses(name string) bool {
 func (e *Engine) act(w http.ResponseWriter, r *http.Request, b *box, verb string) {
 	switch verb {
 	case "json":
-		answer(w, http.StatusOK, b.InspectResponse)
+		said := b.InspectResponse
+		if r.URL.Query().Get("size") != "" {
+			size, all := b.layer(), b.layer()+b.from.total()
+			said.SizeRw, said.SizeRootFs = &size, &all
+		}
+		answer(w, http.StatusOK, said)
+	case "changes":
+		answer(w, http.StatusOK, b.changed())
 	case "start":
 		e.start(w, b)
 	case "stop":
@@ -103,15 +111,7 @@ func (e *Engine) act(w http.ResponseWriter, r *http.Request, b *box, verb string
 			w.WriteHeader(http.StatusNotModified)
 			return
 		}
-		for e.stopping != nil { // it goes on when its caller is gone, as an engine does
-			held := e.stopping
-			e.mu.Unlock()
-			select {
-			case <-held:
-			case <-e.closed:
-			}
-			e.mu.Lock()
-		}
+		e.hold(&e.stopping)
 		e.end(b, 0)
 		w.WriteHeader(http.StatusNoContent)
 	case "kill":
@@ -165,7 +165,7 @@ func (e *Engine) start(w http.ResponseWriter, b *box) {
 	}
 	if len(b.Config.Entrypoint) > 0 {
 		program := b.Config.Entrypoint[0]
-		if _, ok := b.files[program]; !ok && !slices.Contains(e.images[b.Config.Image].Files, program) {
+		if _, ok := b.files[program]; !ok && !slices.Contains(b.from.Files, program) {
 			fail(http.StatusBadRequest, 127, "OCI runtime create failed: exec: "+program+": no such file or directory")
 			return
 		}

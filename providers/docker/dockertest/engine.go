@@ -32,12 +32,13 @@ type Engine struct {
 	down       bool
 	faults     []fault
 	calls      []string
-	images     map[string]Image
+	images     []*stored
 	registry   map[string]Image
 	containers map[string]*box
 	volumes    map[string]volume.Volume
 	watchers   map[chan events.Message]bool
 	stopping   chan struct{} // held stops wait for its end; nil for none
+	committing chan struct{} // and held commits
 	closed     chan struct{}
 }
 
@@ -67,6 +68,7 @@ type fault struct {
 // box is a container.
 type box struct {
 	container.InspectResponse
+	from     *stored
 	files    map[string][]byte
 	owners   map[string][2]int
 	paused   chan struct{}
@@ -79,7 +81,7 @@ func New(t *testing.T, api, least string) *Engine {
 	t.Helper()
 	e := &Engine{
 		id: random(), data: random(), api: api, least: least,
-		images: map[string]Image{}, registry: map[string]Image{},
+		registry:   map[string]Image{},
 		containers: map[string]*box{}, volumes: map[string]volume.Volume{},
 		watchers: map[chan events.Message]bool{}, closed: make(chan struct{}),
 	}
@@ -104,7 +106,7 @@ func (e *Engine) Host() string { return "tcp://" + e.server.Listener.Addr().Stri
 func (e *Engine) AddImage(name string, image Image) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
-	e.images[name] = image
+	e.add(name, &stored{Image: image, size: baseSize})
 }
 
 // Offer puts an image where it can be pulled.
@@ -132,6 +134,7 @@ func (e *Engine) LoseData() {
 	e.data = random()
 	clear(e.containers)
 	clear(e.volumes)
+	e.images = slices.DeleteFunc(e.images, func(one *stored) bool { return one.from != nil })
 }
 
 // Down makes the engine break every connection, or answer again.
@@ -152,15 +155,20 @@ func (e *Engine) Next(method, path string, f Fault) {
 }
 
 // HoldStops lets no container stop before release is called.
-func (e *Engine) HoldStops() (release func()) {
+func (e *Engine) HoldStops() (release func()) { return e.holdBack(&e.stopping) }
+
+// HoldCommits lets no commit be made before release is called.
+func (e *Engine) HoldCommits() (release func()) { return e.holdBack(&e.committing) }
+
+func (e *Engine) holdBack(on *chan struct{}) (release func()) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	held := make(chan struct{})
-	e.stopping = held
+	*on = held
 	return func() {
 		e.mu.Lock()
 		defer e.mu.Unlock()
-		e.stopping = nil
+		*on = nil
 		close(held)
 	}
 }

@@ -5,9 +5,7 @@ import (
 	"net/http"
 	"strings"
 
-	dockerspec "github.com/moby/docker-image-spec/specs-go/v1"
 	"github.com/moby/moby/api/types/events"
-	"github.com/moby/moby/api/types/image"
 	"github.com/moby/moby/api/types/network"
 	"github.com/moby/moby/api/types/system"
 	"github.com/moby/moby/api/types/volume"
@@ -38,8 +36,12 @@ func (e *Engine) route(w http.ResponseWriter, r *http.Request, path string) {
 		e.volume(w, r, last)
 	case path == "/images/create":
 		e.pull(w, r)
-	case part[0] == "images" && last == "json":
-		e.image(w, strings.TrimSuffix(strings.TrimPrefix(path, "/images/"), "/json"))
+	case part[0] == "images":
+		e.routeImage(w, r, path)
+	case path == "/commit":
+		e.commit(w, r)
+	case path == "/system/df":
+		e.usage(w)
 	case part[0] == "containers" && len(part) > 1:
 		e.mu.Lock()
 		defer e.mu.Unlock()
@@ -57,33 +59,6 @@ func (e *Engine) route(w http.ResponseWriter, r *http.Request, path string) {
 	default:
 		refuse(w, http.StatusNotFound, "page not found")
 	}
-}
-
-func (e *Engine) image(w http.ResponseWriter, name string) {
-	e.mu.Lock()
-	defer e.mu.Unlock()
-	found, ok := e.images[name]
-	if !ok {
-		refuse(w, http.StatusNotFound, "No such image: %s", name)
-		return
-	}
-	config := dockerspec.DockerOCIImageConfig{}
-	config.User, config.Labels, config.Env = found.User, found.Labels, found.Env
-	answer(w, http.StatusOK, image.InspectResponse{ID: "sha256:" + name, Os: "linux", Architecture: found.Architecture, Config: &config})
-}
-
-func (e *Engine) pull(w http.ResponseWriter, r *http.Request) {
-	e.mu.Lock()
-	defer e.mu.Unlock()
-	asked := strings.TrimPrefix(r.URL.Query().Get("fromImage"), "docker.io/library/")
-	for _, name := range []string{asked, asked + ":" + r.URL.Query().Get("tag")} {
-		if found, ok := e.registry[name]; ok {
-			e.images[name] = found
-			answer(w, http.StatusOK, map[string]string{"status": "Status: Downloaded newer image"})
-			return
-		}
-	}
-	refuse(w, http.StatusNotFound, "pull access denied for %s, repository does not exist or may require 'docker login'", asked)
 }
 
 // volumeNamed makes a volume, or answers the one that is there.
@@ -104,9 +79,9 @@ func (e *Engine) volume(w http.ResponseWriter, r *http.Request, name string) {
 		_ = json.NewDecoder(r.Body).Decode(&asked)
 		answer(w, http.StatusCreated, e.volumeNamed(asked.Name, asked.Labels))
 	case name == "volumes":
-		out := volume.ListResponse{Volumes: []volume.Volume{}}
+		filters, out := filtersOf(r), volume.ListResponse{Volumes: []volume.Volume{}}
 		for _, v := range e.volumes {
-			if selects(filtersOf(r), "label", labelled(v.Labels)) {
+			if selects(filters, "label", labelled(v.Labels)) {
 				out.Volumes = append(out.Volumes, v)
 			}
 		}
