@@ -8,6 +8,7 @@ import (
 	"net/http"
 	"net/http/httptrace"
 	"net/url"
+	"slices"
 	"strconv"
 	"strings"
 	"sync/atomic"
@@ -170,10 +171,26 @@ func classOf(ctx context.Context, err error) box.Class {
 
 // absent reports whether the engine itself says that something is not there. A
 // 404 of a proxy, or of a server without that path, is not in the words of an
-// engine, and proves nothing.
+// engine ("No such container", "no such volume", "Could not find the file"; engine
+// 20.10 to 29), and proves nothing.
 func absent(ctx context.Context, err error) bool {
+	return says(ctx, err, "no such ", "could not find the file")
+}
+
+// noImage reports whether the engine passes on that no registry has an image, or
+// none that it may pull.
+func noImage(ctx context.Context, err error) bool {
+	return absent(ctx, err) || says(ctx, err, "repository does not exist", "manifest unknown", "manifest for ")
+}
+
+// says reports whether a 404 has one of these words, which are in lower case.
+func says(ctx context.Context, err error, words ...string) bool {
 	h, ok := ctx.Value(heardKey{}).(*heard)
-	return errdefs.IsNotFound(err) && (!ok || !h.foreign.Load())
+	if !errdefs.IsNotFound(err) || ok && h.foreign.Load() {
+		return false
+	}
+	said := strings.ToLower(err.Error())
+	return slices.ContainsFunc(words, func(w string) bool { return strings.Contains(said, w) })
 }
 
 // How much of one answer is read. A stream of events, or of the progress of a

@@ -213,7 +213,7 @@ func (s *session) pull(ctx context.Context, name string) error {
 	switch {
 	case err == nil:
 		return nil
-	case absent(ctx, err), errdefs.IsInvalidArgument(err):
+	case noImage(ctx, err), errdefs.IsInvalidArgument(err):
 		return box.Invalidf("image", "%s cannot be pulled: %v", name, quote(ctx, err))
 	}
 	if out := fault(ctx, "pull image "+name, err); box.ClassOf(out) != box.ClassUnknown {
