@@ -51,9 +51,9 @@ func (d *Driver) learn(all ...environment) {
 }
 
 // clear deletes the environments of a box that is gone, with the secrets in them,
-// and the mark of one that was taken over.
-// The sources contradict each other on whether the service refuses that while
-// one is in use, so one that another session uses, such as somebody's fork, stays.
+// and the mark of one that was taken over. The sources contradict each other on
+// whether the service refuses that while one is in use, so one that another session
+// uses, such as somebody's fork, stays.
 func (d *Driver) clear(ctx context.Context, ref box.Ref) error {
 	all, err := d.api.environments(ctx)
 	if err != nil {
