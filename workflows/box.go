@@ -9,6 +9,7 @@ import (
 	"go.temporal.io/sdk/temporal"
 	"go.temporal.io/sdk/workflow"
 
+	"github.com/openhands/boxkeeper/activities"
 	"github.com/openhands/boxkeeper/box"
 )
 
@@ -162,6 +163,9 @@ func (w *loop) act(step box.Step, now time.Time) error {
 		failure := w.failureOf(err)
 		if failure.Unserved && !w.knowsUnserved() {
 			failure.Unserved = false
+		}
+		if failure.Unserved && takenBefore(err) {
+			failure = activities.FailureOf(err)
 		}
 		if failure.Unserved && step.AnyWorker {
 			failure = w.unserved("the export store", box.StoreQueue)

@@ -172,6 +172,14 @@ func (w *loop) failureOf(err error) box.StepFailure {
 	return activities.FailureOf(err)
 }
 
+// takenBefore reports whether an earlier try of the same step was taken by a
+// worker: the engine gives what that ended with as the cause of the time-out. What
+// it told the provider is not undone because nobody took the next try.
+func takenBefore(err error) bool {
+	timeout, ok := errors.AsType[*temporal.TimeoutError](err)
+	return ok && timeout.Unwrap() != nil
+}
+
 func (w *loop) unserved(what, queue string) box.StepFailure {
 	return box.StepFailure{
 		Class: box.ClassUnavailable, NotBegun: true, Unserved: true,

@@ -128,3 +128,33 @@ func TestARunOfAnEarlierReleaseWaitsForItsProvider(t *testing.T) {
 	require.Empty(t, store.closed)
 	require.NotZero(t, p.did(box.StepDelete))
 }
+
+// The engine tries some steps twice. One whose second try no worker took may have
+// been carried out by the first.
+func TestAStepThatAWorkerTookOnceIsNotCalledUnserved(t *testing.T) {
+	t.Parallel()
+	for name, first := range map[string]error{
+		"its first try had no answer": temporal.NewApplicationError("no answer", string(box.ClassUnavailable)),
+		"its first worker was killed": temporal.NewTimeoutError(enumspb.TIMEOUT_TYPE_HEARTBEAT, nil),
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			p := newPlay(t)
+			p.box.fail[box.StepSuspend] = temporal.NewTimeoutError(enumspb.TIMEOUT_TYPE_SCHEDULE_TO_START, first)
+			asked := false
+			p.at(16*time.Minute, func(env *testsuite.TestWorkflowEnvironment) {
+				asked = true
+				var status box.Status
+				value, err := env.QueryWorkflow(box.QueryStatus)
+				require.NoError(t, err)
+				require.NoError(t, value.Get(&status))
+				require.Equal(t, box.StepSuspend, status.Failure.Step)
+				require.False(t, status.Failure.Unserved, "a worker told the provider")
+				require.NotZero(t, p.did(box.StepObserve), "the box may be suspended, and is not looked at")
+			})
+			p.stop(17 * time.Minute)
+			_ = p.run()
+			require.True(t, asked)
+		})
+	}
+}

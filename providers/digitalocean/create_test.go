@@ -290,6 +290,18 @@ func TestNoSecretIsInAnError(t *testing.T) {
 	require.Contains(t, err.Error(), "bad value [redacted]")
 }
 
+// A secret may begin another one: what is left of that must not be told either.
+func TestASecretThatBeginsAnotherIsHidden(t *testing.T) {
+	t.Parallel()
+	s := empty(t)
+	s.only("POST "+configsAt, 400, `{"error":{"code":400,"message":"no: canary, canary-tail-4711 and `+token+`"}}`)
+	want := createRequest("w")
+	want.Start.SecretEnv = map[string]box.Secret{"A": "canary", "B": "canary-tail-4711", "C": box.Secret(token[:4])}
+	_, err := s.driver(t).Create(t.Context(), want)
+	require.Equal(t, box.ClassInvalid, box.ClassOf(err))
+	require.Contains(t, err.Error(), "no: [redacted], [redacted] and [redacted]")
+}
+
 func TestWaits(t *testing.T) {
 	t.Parallel()
 	for text, want := range map[string]time.Duration{

@@ -51,16 +51,27 @@ func (d *Driver) learn(all ...environment) {
 }
 
 // clear deletes the environments of a box that is gone, with the secrets in them,
-// and the mark of one that was taken over.
-// The sources contradict each other on whether the service refuses that while
-// one is in use, so one that another session uses, such as somebody's fork, stays.
+// and the mark of one that was taken over. The sources contradict each other on
+// whether the service refuses that while one is in use, so one that another session
+// uses, such as somebody's fork, stays.
 func (d *Driver) clear(ctx context.Context, ref box.Ref) error {
 	all, err := d.api.environments(ctx)
 	if err != nil {
 		return err
 	}
+	var own []environment
 	for _, e := range all {
-		if !strings.HasPrefix(e.Name, d.environmentPrefix(ref.Name)) && e.Name != d.claimName(ref.ID, ref.Name) || !validID(e.ID) {
+		if (strings.HasPrefix(e.Name, d.environmentPrefix(ref.Name)) || e.Name == d.claimName(ref.ID, ref.Name)) && validID(e.ID) {
+			own = append(own, e)
+		}
+	}
+	used, err := d.usedByName(ctx, ref, own)
+	if err != nil {
+		return err
+	}
+	for _, e := range own {
+		if used[e.ID] {
+			d.opts.Logger.WarnContext(ctx, "an environment stays, since a later session of the same name uses it", "environment", e.ID, "box", ref.Name)
 			continue
 		}
 		if err := d.drop(ctx, e, ref.ID); err != nil {
@@ -69,6 +80,24 @@ func (d *Driver) clear(ctx context.Context, ref box.Ref) error {
 	}
 	d.sweep(ctx, all)
 	return nil
+}
+
+// usedByName returns which environments another session uses that has the name of
+// a box that is gone: a create of an earlier try that landed since. The list of an
+// environment's sessions, which drop asks, may be behind; this is another one.
+func (d *Driver) usedByName(ctx context.Context, ref box.Ref, own []environment) (map[string]bool, error) {
+	used := map[string]bool{}
+	if len(own) == 0 {
+		return used, nil
+	}
+	named, err := d.api.sessions(ctx, "", godo.HostedAgentSessionListOptions{Name: ref.Name})
+	if err != nil {
+		return nil, err
+	}
+	for _, s := range named {
+		used[s.ConfigID] = used[s.ConfigID] || s.ID != ref.ID && !over(s.Status)
+	}
+	return used, nil
 }
 
 const (

@@ -163,11 +163,7 @@ func isBalance(r *refused) bool {
 // clean bounds a text, keeps it in one line, and masks the token and what is to
 // be hidden.
 func (a *api) clean(text string, hide []string) string {
-	for _, value := range append([]string{a.token.Reveal()}, hide...) {
-		if value != "" {
-			text = strings.ReplaceAll(text, value, "[redacted]")
-		}
-	}
+	text = httpdriver.Masking(append([]string{a.token.Reveal()}, hide...))(text)
 	text = strings.Map(func(c rune) rune {
 		if c == unicode.ReplacementChar || !unicode.IsPrint(c) {
 			return ' '

@@ -23,9 +23,9 @@ const (
 // Suspend pauses the session. It asks once at most: a pause that comes second is
 // refused with 409, and then what is there decides. Unavailable: it starts, is
 // being updated, or a checkpoint or a turn holds it. FailedPrecondition: it
-// failed, or it is kept warm and can't be paused at all. StoredBytes are the session's
-// checkpoints, which are billed while it is suspended too; they are counted first, so
-// that the last answer is the proof.
+// failed, or it is kept warm and can't be paused at all. StoredBytes are the
+// session's checkpoints alone, which are billed while it is suspended too; they are
+// counted first, so that the last answer is the proof.
 func (d *Driver) Suspend(ctx context.Context, ref box.Ref) (box.Observation, error) {
 	if err := d.own(ctx, ref); err != nil {
 		return box.Observation{}, err

@@ -144,12 +144,13 @@ func TestDelete(t *testing.T) {
 	ours := mine(t, probe, "w")
 	const (
 		configs = "GET " + configsAt + "?page_size=200"
+		named   = "GET " + sessionsAt + "?name=bk-0a1b2c3d-w-1&page_size=200"
 		used    = "GET " + configsAt + "/cfg-1/sessions?page_size=200&status=SESSION_STATUS_ALL"
 		drop    = "DELETE " + configsAt + "/cfg-1"
 		listed  = "GET " + sessionsAt + "?page_size=200"
 		failed  = listed + "&status=SESSION_STATUS_FAILED"
 	)
-	tidy := []string{configs, used, drop}
+	tidy := []string{configs, named, used, drop}
 	after := func(first ...string) []string { return append(first, tidy...) }
 	rows := map[string]struct {
 		set   func(s *script)
@@ -180,19 +181,19 @@ func TestDelete(t *testing.T) {
 		"it is gone and a list shows it": {func(s *script) {
 			then(s, "DESTROYED")
 			s.only("GET "+configsAt+"/cfg-1/sessions", 200, list("", sessionJSON("sess-1", "bk-0a1b2c3d-w-1", "READY", nil)))
-		}, box.ClassUnavailable, []string{getAt, configs, used}, "listed as READY"},
+		}, box.ClassUnavailable, []string{getAt, configs, named, used}, "listed as READY"},
 		"it is a 404 and a list shows that it failed": {func(s *script) {
 			s.on(getAt, 404, `{}`)
 			s.only("GET "+configsAt+"/cfg-1/sessions", 200, list("", sessionJSON("sess-1", "bk-0a1b2c3d-w-1", "FAILED", nil)))
-		}, box.ClassUnavailable, []string{getAt, listed, failed, configs, used}, "listed as FAILED"},
+		}, box.ClassUnavailable, []string{getAt, listed, failed, configs, named, used}, "listed as FAILED"},
 		"the environment is somebody's too": {func(s *script) {
 			then(s, "DESTROYED")
 			s.only("GET "+configsAt+"/cfg-1/sessions", 200, list("", sessionJSON("sess-2", "a fork", "READY", nil)))
-		}, "", []string{getAt, configs, used}, ""},
+		}, "", []string{getAt, configs, named, used}, ""},
 		"the environment went meanwhile": {func(s *script) {
 			then(s, "DESTROYED")
 			s.only("GET "+configsAt+"/cfg-1/sessions", 404, `{}`)
-		}, "", []string{getAt, configs, used}, ""},
+		}, "", []string{getAt, configs, named, used}, ""},
 	}
 	for what, row := range rows {
 		t.Run(what, func(t *testing.T) {

@@ -34,17 +34,18 @@ const (
 // manifest is an environment spec in the flat format; the service refuses keys
 // that it does not know [docs 23 Sep 2026].
 type manifest struct {
-	Name        string             `yaml:"name"`
-	Agent       string             `yaml:"agent"`
-	Template    string             `yaml:"template"` // without it nothing serves port 8000
-	Size        string             `yaml:"size,omitempty"`
-	KeepWarm    bool               `yaml:"keep_warm"` // must be said: openhands would be kept warm, is billed for ever then, and can't be paused
-	IdleTimeout string             `yaml:"idle_timeout"`
-	Env         map[string]string  `yaml:"env,omitempty"`
-	Secrets     map[string]tenants `yaml:"secrets,omitempty"`
+	Name        string            `yaml:"name"`
+	Agent       string            `yaml:"agent"`
+	Template    string            `yaml:"template"` // without it nothing serves port 8000
+	Size        string            `yaml:"size,omitempty"`
+	KeepWarm    bool              `yaml:"keep_warm"` // must be said: openhands would be kept warm, is billed for ever then, and can't be paused
+	IdleTimeout string            `yaml:"idle_timeout"`
+	Env         map[string]string `yaml:"env,omitempty"`
+	Secrets     map[string]hidden `yaml:"secrets,omitempty"`
 }
 
-type tenants struct {
+// hidden is a secret, which the service gives back to nobody.
+type hidden struct {
 	Value string `yaml:"value"`
 }
 
@@ -65,7 +66,7 @@ func (d *Driver) environmentFor(req driver.CreateRequest) (wanted, error) {
 		Template: d.opts.Template,
 		Size:     d.opts.Size,
 		Env:      req.Start.Env,
-		Secrets:  map[string]tenants{},
+		Secrets:  map[string]hidden{},
 	}
 	if req.Image != "" {
 		if !wordForm.MatchString(req.Image) {
@@ -79,7 +80,7 @@ func (d *Driver) environmentFor(req driver.CreateRequest) (wanted, error) {
 		if value != "" {
 			hide = append(hide, value.Reveal())
 		}
-		m.Secrets[name] = tenants{Value: value.Reveal()}
+		m.Secrets[name] = hidden{Value: value.Reveal()}
 	}
 	for _, name := range slices.Sorted(maps.Keys(req.Start.Env)) {
 		if taken(name) {

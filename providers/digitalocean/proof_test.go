@@ -90,3 +90,22 @@ func TestTheWrongPlaceProvesNothing(t *testing.T) {
 	_, err = d.Delete(t.Context(), ref)
 	require.NotEqual(t, box.Class(""), box.ClassOf(err))
 }
+
+// A create of an earlier try may land after a deletion, and a list be behind it: the
+// environment, which alone shows whose the session is, stays.
+func TestAListThatIsBehindLeavesNoBoxWithoutAnOwner(t *testing.T) {
+	t.Parallel()
+	p := newPlace(t, fake.Options{})
+	d := p.new(t, installation)
+	ref := made(t, p, d, "w")
+	_, err := d.Delete(t.Context(), ref)
+	require.NoError(t, err)
+	p.service.Inject(fake.Fault{Op: fake.OpConfigSessions, Stale: true, Times: 1})
+	late := made(t, p, p.new(t, installation), "w")
+	_, err = d.Delete(t.Context(), ref)
+	require.NoError(t, err)
+	found, err := p.new(t, installation).List(t.Context(), installation)
+	require.NoError(t, err)
+	require.Len(t, found, 1, "it is billed, and no worker knows any more whose it is")
+	require.Equal(t, late.ID, found[0].Observation.Ref.ID)
+}

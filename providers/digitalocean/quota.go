@@ -68,7 +68,7 @@ func (d *Driver) holders(listed []session) string {
 		return out.String()
 	}
 	slices.SortStableFunc(suspended, func(a, b session) int { return cmp.Or(lastUse(a).Compare(lastUse(b)), cmp.Compare(a.Name, b.Name)) })
-	out.WriteString("; suspended for longest:")
+	out.WriteString("; quiet for longest:")
 	for i, s := range suspended[:min(len(suspended), mostNamed)] {
 		identity, _ := d.identityOf(s.Name)
 		if i > 0 {

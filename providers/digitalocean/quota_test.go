@@ -46,7 +46,7 @@ func TestScenario107And109AFullQuotaSaysWhoHoldsIt(t *testing.T) {
 	text := err.Error()
 	require.Contains(t, text, "limit of 10 active sessions")
 	require.Contains(t, text, "of the 10 sessions in region ric1, 7 are suspended boxes of this installation, 1 are others of its boxes, and 2 are not known to be its own")
-	require.Contains(t, text, "suspended for longest: zz-oldest, later-0, later-1 and 4 more;")
+	require.Contains(t, text, "quiet for longest: zz-oldest, later-0, later-1 and 4 more;")
 	require.Contains(t, text, "boxkeeper box delete ID")
 	for _, never := range []string{"a-strangers-own-name", "of-another-installation", "99999999", "awake", fake.DefaultToken} {
 		require.NotContains(t, text, never)
@@ -68,7 +68,7 @@ func TestAFullQuotaWithoutAListIsPlain(t *testing.T) {
 		suspended(t, p, d, "a")
 		before := p.service.Count(fake.OpList)
 		_, err := d.Create(t.Context(), createRequest("b"))
-		require.Contains(t, err.Error(), "suspended for longest: a;", what)
+		require.Contains(t, err.Error(), "quiet for longest: a;", what)
 		looks := p.service.Count(fake.OpList) - before - 1
 		f.Op, f.Skip, f.Times = fake.OpList, looks, -1 // the looks before the create go well
 		p.service.Inject(f)
@@ -100,7 +100,7 @@ func TestAResumeThatTheQuotaRefuses(t *testing.T) {
 	_, err := d.Resume(t.Context(), refOf("sess-1", "w"), driver.Start{})
 	require.Equal(t, box.ClassExhausted, box.ClassOf(err), "%v", err)
 	require.Contains(t, err.Error(), "of the 3 sessions in region ric1, 2 are suspended boxes")
-	require.Contains(t, err.Error(), "suspended for longest: w, older;", "one that says no time counts as old")
+	require.Contains(t, err.Error(), "quiet for longest: w, older;", "one that says no time counts as old")
 	require.Equal(t, 1, strings.Count(strings.Join(s.lines(), "\n"), "/resume"), "it is sent once")
 }
 

@@ -219,8 +219,8 @@ func firstOf(local net.Conn) ([]byte, error) {
 	return buffer[:n], local.SetReadDeadline(time.Time{})
 }
 
-// send carries first and then what comes from here, and pings when nothing does, until either
-// side ends.
+// send carries first and then what comes from here, and pings when nothing does,
+// until either side ends.
 func send(remote *websocket.Conn, local net.Conn, first []byte) {
 	tick := time.NewTicker(pingEvery)
 	defer tick.Stop()

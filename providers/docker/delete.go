@@ -10,9 +10,10 @@ import (
 )
 
 // Delete removes the container, then the snapshots, and then every volume with
-// the box's labels. A
-// mark that deletion began comes first and goes last, so that what is left by
-// one that was cut off is never taken for a box that lost its container.
+// the box's labels. A mark that deletion began comes first and goes last, so that
+// what is left by one that was cut off is never taken for a box that lost its
+// container. Unavailable: a container of somebody else uses a volume or a snapshot,
+// or the removal is under way; delete it again.
 func (d *Driver) Delete(ctx context.Context, ref box.Ref) (box.Observation, error) {
 	unlock, err := d.locks.Take(ctx, ref.Name)
 	if err != nil {

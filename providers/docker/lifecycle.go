@@ -4,12 +4,9 @@ import (
 	"cmp"
 	"context"
 	"errors"
-	"net"
-	"net/netip"
 
 	"github.com/containerd/errdefs"
 	"github.com/moby/moby/api/types/container"
-	"github.com/moby/moby/api/types/network"
 	"github.com/moby/moby/client"
 
 	"github.com/openhands/boxkeeper/box"
@@ -18,6 +15,11 @@ import (
 
 // Create makes the volume and the container, and starts boxd in it. What is
 // there of an earlier try, or after somebody removed the container, is used.
+// Invalid: no image is named, or no box can run in it. FailedPrecondition: boxd is
+// no static program of the image's architecture, the image is not there and is not
+// to be pulled, or a container under another name uses the volume. AlreadyExists: a
+// stranger has the name. Exhausted: no port of the range is free. Conflict: the box
+// is being deleted.
 func (d *Driver) Create(ctx context.Context, req driver.CreateRequest) (box.Observation, error) {
 	if err := driver.Ended(ctx); err != nil {
 		return box.Observation{}, err
@@ -131,7 +133,9 @@ func (d *Driver) held(ctx context.Context, ref box.Ref, change func(ctx context.
 	return s.report(ctx, id)
 }
 
-// Suspend stops or pauses the container and keeps the volume.
+// Suspend stops or pauses the container and keeps the volume. FailedPrecondition:
+// the container was removed, or is dead; resume the box, or delete it. Unknown: what
+// was read afterwards does not prove it; look again.
 func (d *Driver) Suspend(ctx context.Context, ref box.Ref) (box.Observation, error) {
 	return d.toRest(ctx, ref, func(ctx context.Context, s *session, f *found) error {
 		if f.container == nil {
@@ -258,7 +262,9 @@ func (d *Driver) stop(ctx context.Context, s *session, f *found) error {
 	return nil
 }
 
-// Resume thaws the processes, or starts boxd again on the same volume.
+// Resume thaws the processes, or starts boxd again on the same volume, in a new
+// container where somebody removed the old one. Unavailable: it ended right after
+// its start, or the old container is still being removed.
 func (d *Driver) Resume(ctx context.Context, ref box.Ref, start driver.Start) (box.Observation, error) {
 	env, err := environ(ref.Name, start)
 	if err != nil {
@@ -333,53 +339,6 @@ func (s *session) unpause(ctx context.Context, f *found) error {
 		return nil
 	}
 	return fault(ctx, "unpause box "+f.identity.Name(), err)
-}
-
-// Endpoint looks up where the box's port is published now. The box keeps the key
-// that it was started with, so none is in the answer.
-func (d *Driver) Endpoint(ctx context.Context, ref box.Ref) (driver.Endpoint, error) {
-	ctx, s, id, err := d.own(ctx, ref)
-	if err != nil {
-		return driver.Endpoint{}, err
-	}
-	f, err := s.find(ctx, id)
-	if err == nil {
-		err = f.renamed(ref)
-	}
-	if err != nil {
-		return driver.Endpoint{}, err
-	}
-	switch seen := f.judge(); seen.phase {
-	case box.PhaseRunning:
-	case box.PhaseStarting:
-		return driver.Endpoint{}, box.Errorf(box.ClassUnavailable, "box %s is being started; ask again", ref.Name)
-	case box.PhaseGone:
-		return driver.Endpoint{}, box.Errorf(box.ClassNotFound, "there is no box %s: %s", ref.Name, seen.evidence)
-	case box.PhaseUnknown:
-		return driver.Endpoint{}, box.Errorf(box.ClassUnknown, "what box %s does is unknown (%s); ask again", ref.Name, seen.evidence)
-	case box.PhaseSuspended, box.PhaseFailed:
-		return driver.Endpoint{}, box.Errorf(box.ClassFailedPrecondition, "box %s is %s (%s); resume it first", ref.Name, seen.phase, seen.evidence)
-	}
-	inside, _ := network.PortFrom(portIn, network.TCP)
-	if f.container.NetworkSettings != nil {
-		for _, at := range f.container.NetworkSettings.Ports[inside] {
-			if at.HostPort != "" && at.HostPort != "0" {
-				return driver.Endpoint{URL: "http://" + net.JoinHostPort(d.reached(at.HostIP), at.HostPort)}, nil
-			}
-		}
-	}
-	return driver.Endpoint{}, box.Errorf(box.ClassUnavailable, "no port of box %s is published yet; ask again", ref.Name)
-}
-
-// reached is the host under which a published port is reached.
-func (d *Driver) reached(on netip.Addr) string {
-	switch {
-	case d.reach != "":
-		return d.reach
-	case !on.IsValid() || on.IsUnspecified():
-		return "127.0.0.1"
-	}
-	return on.String()
 }
 
 // remove takes a container away with its own anonymous volumes.

@@ -2,13 +2,11 @@ package runtimeapi
 
 import (
 	"bytes"
-	"cmp"
 	"context"
 	"encoding/json"
 	"net"
 	"net/http"
 	"net/url"
-	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -91,19 +89,7 @@ func (c *client) send(ctx context.Context, method, path string, body []byte, wit
 		return nil, box.Errorf(box.ClassOf(err), "%s: %w", path, err)
 	}
 	answer.Method += " " + path
-	return &reply{answer, masking(append(secrets, c.key.Reveal()))}, nil
-}
-
-// masking hides values in a text, the longest first: one may begin another.
-func masking(secrets []string) func(string) string {
-	secrets = slices.DeleteFunc(slices.Clone(secrets), func(value string) bool { return value == "" })
-	slices.SortFunc(secrets, func(a, b string) int { return cmp.Compare(len(b), len(a)) })
-	return func(text string) string {
-		for _, value := range secrets {
-			text = strings.ReplaceAll(text, value, "[redacted]")
-		}
-		return text
-	}
+	return &reply{answer, httpdriver.Masking(append(secrets, c.key.Reveal()))}, nil
 }
 
 // said is the service's own word for a refusal: {"error": …} or {"detail": …}.

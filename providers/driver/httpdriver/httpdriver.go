@@ -1,7 +1,7 @@
 // Package httpdriver is what every driver of an HTTP service needs and none may
 // get wrong: a client that follows no redirect and takes no endless answer, the
-// class of a status, the wait that a service asks for, and a strict reader of
-// JSON answers. It knows no provider: what proves an absence, and what a 409
+// class of a status, the wait that a service asks for, a strict reader of JSON
+// answers, and a mask for secrets in them. It knows no provider: what proves an absence, and what a 409
 // means, is the driver's to say.
 //
 // Nothing here keeps or repeats a credential, an address or a body: an error
@@ -11,12 +11,14 @@ package httpdriver
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
 	"io"
 	"mime"
 	"net/http"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -196,4 +198,18 @@ func PathSafe(id string) bool {
 		return (r < 'a' || r > 'z') && (r < 'A' || r > 'Z') && (r < '0' || r > '9') && !strings.ContainsRune("-_.:", r)
 	}
 	return id != "" && len(id) <= 256 && strings.Trim(id, ".") != "" && strings.IndexFunc(id, odd) < 0
+}
+
+// Masking returns a function that hides secrets in a text of somebody else's, the
+// longest first: one may begin another, whose rest would be told. Empty ones are
+// left out.
+func Masking(secrets []string) func(text string) string {
+	secrets = slices.DeleteFunc(slices.Clone(secrets), func(value string) bool { return value == "" })
+	slices.SortFunc(secrets, func(a, b string) int { return cmp.Compare(len(b), len(a)) })
+	return func(text string) string {
+		for _, value := range secrets {
+			text = strings.ReplaceAll(text, value, "[redacted]")
+		}
+		return text
+	}
 }
