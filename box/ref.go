@@ -66,9 +66,11 @@ type Observation struct {
 	// Age is how long ago this phase began by the provider's own clock; zero
 	// when it does not say.
 	Age Span `json:"age,omitzero"`
-	// StoredBytes is what the provider keeps for a suspended box by its own count:
-	// its disk, and copies of it. Zero when it does not say or nobody asked. A
-	// driver reads it in Suspend and Deepen only, where a slow count is no harm.
+	// StoredBytes is what the provider keeps for a suspended box, as much of it as
+	// the provider itself counts: its disk, copies of it, or its checkpoints alone; the
+	// driver's page says which. Zero when it does not say or nobody asked. A driver
+	// reads it in Suspend and Deepen only, where a slow count is no harm, and never
+	// fails for it.
 	StoredBytes int64 `json:"stored_bytes,omitzero"`
 	// Native is what the provider says that it was told to do by itself; nil when
 	// it does not say.

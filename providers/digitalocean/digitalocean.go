@@ -180,7 +180,7 @@ func Row(Options) box.Capabilities {
 		Deepen:             box.No, // a session is paused in one way
 		Lead:               box.LeadOurs,
 		ResumeWait:         box.Span(resumeWait),
-		SuspendProof:       "the session is PAUSED, with the service's reason",
+		SuspendProof:       "the session is PAUSED; the reason that the service gives is told with it",
 		DeleteProof:        "the session is DESTROYED, or a 404 in the right region with a token of the right team, twice",
 		Untested:           "everything: it was only run against a fake of the service; whether the ingress keeps the team's token from the box",
 	}
