@@ -97,7 +97,7 @@ func TestBadSettingsAreNamed(t *testing.T) {
 	t.Parallel()
 	for setting, value := range map[string]string{
 		"docker.ports": `"9-1"`, "docker.memory": `"lots"`, "docker.cpus": `"NaN"`, "docker.publish_on": `"nowhere"`, "docker.pull": `"sometimes"`, "docker.host": `"ssh://x"`,
-		"runtimeapi.url": `"ftp://x"`, "runtimeapi.resource_factor": "3", "runtimeapi.runtime_class": `"A b"`, "runtimeapi.account": `"A B"`,
+		"runtimeapi.url": `"ftp://x"`, "runtimeapi.agent_server": `["agent-server"]`, "runtimeapi.resource_factor": "3", "runtimeapi.runtime_class": `"A b"`, "runtimeapi.account": `"A B"`,
 		"digitalocean.region": `"NOT A SLUG"`, "digitalocean.size": `"a b"`, "digitalocean.template": `"a b"`,
 	} {
 		name, key, _ := strings.Cut(setting, ".")

@@ -10,6 +10,7 @@ var spoken = strings.NewReplacer( //nolint:gochecknoglobals // a constant
 	"request-delete", "\"box delete\"",
 	"confirm-delete", "\"box confirm\"",
 	"cancel-delete", "\"box cancel\"",
+	"and force abandons", "and --force abandons",
 	"body.plan_id", "--plan",
 	"plan_id", "--plan",
 )

@@ -13,6 +13,7 @@ func TestWhatIsSaidInCommandsCanBeTyped(t *testing.T) {
 	for said, want := range map[string]string{
 		"the box is frozen; switch freeze off first":           "box freeze WORKSPACE --off",
 		"a deletion is confirmed already; cancel-delete takes": "box cancel",
+		"request-delete destroys it, and force abandons it":    "--force abandons it",
 		"owner: restore, or request-delete, which closes it":   "box delete",
 		"look again, then confirm-delete":                      "box confirm",
 		"body.plan_id: is not known; make a new plan":          "--plan",

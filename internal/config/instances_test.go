@@ -67,6 +67,15 @@ func TestSettingsBelongToTheirDriver(t *testing.T) {
 	}
 }
 
+func TestAnEmptySettingIsSaidToBeEmpty(t *testing.T) {
+	t.Parallel()
+	for _, text := range []string{"[providers.docker]\nreach = \"\"", "[providers.digitalocean]\ntoken = \"\""} {
+		_, err := config.Load(write(t, filepath.Join(t.TempDir(), "x.toml"), text), lookup(nil))
+		require.ErrorContains(t, err, "is empty; leave it out for the default, or give ", text)
+		require.NotContains(t, err.Error(), "in quotes", "it is: %s", text)
+	}
+}
+
 func TestProviderSecret(t *testing.T) {
 	t.Parallel()
 	for what, row := range map[string]struct {

@@ -243,8 +243,11 @@ func fromTOML(key string, row Setting, raw any, dir string) (value, error) {
 		raw = strconv.FormatInt(n, 10)
 	}
 	text, ok := raw.(string)
-	if !ok || text == "" {
+	switch {
+	case !ok:
 		return given, box.Invalidf(key, "must be a text in quotes: %s", row.Form)
+	case text == "":
+		return given, box.Invalidf(key, "is empty; leave it out for the default, or give %s", row.Form)
 	}
 	if row.kind == kindPath && !filepath.IsAbs(text) {
 		text = filepath.Join(dir, text)

@@ -131,7 +131,7 @@ func New(installation string, opts Options) (*Driver, error) {
 	d := &Driver{installation: installation, opts: opts}
 	api, err := d.open()
 	if err != nil {
-		return nil, box.Invalidf("host", "%v", err)
+		return nil, noEngine(err)
 	}
 	defer func() { _ = api.Close() }()
 	if err := d.placePorts(api.DaemonHost()); err != nil {
@@ -182,11 +182,17 @@ func (o *Options) setDefaults() {
 	}
 }
 
+// noEngine says what an address looks like, since the client's own words don't,
+// and where one comes from that nobody set here.
+func noEngine(err error) error {
+	return box.Invalidf("host", "is not the address of an engine (%v); write it like unix:///run/docker.sock or tcp://HOST:PORT. Where it is not set, DOCKER_HOST counts", err)
+}
+
 // placePorts decides where ports are published and how they are reached.
 func (d *Driver) placePorts(host string) error {
 	at, err := client.ParseHostURL(host)
 	if err != nil {
-		return box.Invalidf("host", "%v", err)
+		return noEngine(err)
 	}
 	far := ""
 	switch at.Scheme {

@@ -52,6 +52,11 @@ func TestNewRefusesBadOptions(t *testing.T) {
 			require.True(t, strings.HasPrefix(err.Error(), row.field+": "), "%v", err)
 		})
 	}
+	for _, host := range []string{"somewhere", "tcp://", "unix://", "npipe:////x"} {
+		_, err := docker.New(installation, docker.Options{Host: host, Boxd: []string{"/boxd"}})
+		require.ErrorContains(t, err, "write it like unix:///run/docker.sock or tcp://HOST:PORT", host)
+		require.ErrorContains(t, err, "DOCKER_HOST", host)
+	}
 	_, err := docker.New("short", docker.Options{Boxd: []string{"/boxd"}})
 	wantClass(t, err, box.ClassInvalid)
 }

@@ -169,7 +169,7 @@ func (d *Driver) Endpoint(ctx context.Context, ref box.Ref) (driver.Endpoint, er
 	case err != nil || at.Host == "" || at.User != nil || at.Scheme != "https" && at.Scheme != "http":
 		return driver.Endpoint{}, box.Errorf(box.ClassUnknown, "the address of box %s is not an http or https address", ref.Name)
 	case at.Scheme == "http" && !d.opts.AllowHTTP && !loopback(at.Hostname()):
-		return driver.Endpoint{}, box.Errorf(box.ClassFailedPrecondition, "the address of box %s is http://, which would send its key in the clear; let the install use https, or set allow_http", ref.Name)
+		return driver.Endpoint{}, box.Errorf(box.ClassFailedPrecondition, "the address of box %s is http://, which would send its key in the clear; let the install use https, or set plain_http to allow", ref.Name)
 	}
 	return driver.Endpoint{URL: s.URL, SessionKey: s.Key}, nil
 }

@@ -39,7 +39,7 @@ func TestSettingsAreCheckedWithTheFieldNamed(t *testing.T) {
 		"a key with a line break":  {"api_key", func(o *runtimeapi.Options) { o.APIKey += "\n" }},
 		"an account with a space":  {"account", func(o *runtimeapi.Options) { o.Account = "team a" }},
 		"an image with a space":    {"image", func(o *runtimeapi.Options) { o.Image = "a b" }},
-		"a relative command":       {"command", func(o *runtimeapi.Options) { o.Command = []string{"agent-server"} }},
+		"a relative command":       {"agent_server", func(o *runtimeapi.Options) { o.Command = []string{"agent-server"} }},
 		"a relative directory":     {"working_dir", func(o *runtimeapi.Options) { o.WorkingDir = "work" }},
 		"a size between sizes":     {"resource_factor", func(o *runtimeapi.Options) { o.ResourceFactor = 3 }},
 		"a class with a slash":     {"runtime_class", func(o *runtimeapi.Options) { o.RuntimeClass = "a/b" }},
@@ -64,6 +64,10 @@ func TestSettingsAreCheckedWithTheFieldNamed(t *testing.T) {
 		require.NoError(t, err)
 	}
 	opts := good()
+	opts.URL = "http://runtime.example"
+	_, err = runtimeapi.New(installation, opts)
+	require.ErrorContains(t, err, "plain_http", "the setting as a person writes it")
+	opts = good()
 	opts.URL, opts.AllowHTTP = "http://runtime.example", true
 	_, err = runtimeapi.New(installation, opts)
 	require.NoError(t, err)

@@ -136,7 +136,7 @@ func (o Options) base() (*url.URL, error) {
 	case base.User != nil || base.RawQuery != "" || base.Fragment != "":
 		return nil, box.Invalidf("url", "must hold neither a user nor a query; the key goes into api_key")
 	case base.Scheme == "http" && !o.AllowHTTP && !loopback(base.Hostname()):
-		return nil, box.Invalidf("url", "http:// would send the API key in the clear; use https://, or set allow_http")
+		return nil, box.Invalidf("url", "http:// would send the API key in the clear; use https://, or set plain_http to allow")
 	}
 	base.Host = strings.ToLower(base.Host)
 	base.Path, base.RawPath = strings.TrimRight(base.Path, "/"), ""
@@ -155,7 +155,7 @@ func (o Options) check() error {
 	case strings.ContainsFunc(o.Image, unprintable):
 		return box.Invalidf("image", "holds a space or a character that no image has")
 	case len(o.Command) > 0 && !strings.HasPrefix(o.Command[0], "/"):
-		return box.Invalidf("command", "must begin with the absolute path of a program in the image")
+		return box.Invalidf("agent_server", "must begin with the absolute path of a program in the image")
 	case o.WorkingDir != "" && !strings.HasPrefix(o.WorkingDir, "/"):
 		return box.Invalidf("working_dir", "%q is not an absolute path", o.WorkingDir)
 	case !slices.Contains([]int{0, 1, 2, 4, 8}, o.ResourceFactor):
