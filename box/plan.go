@@ -45,8 +45,12 @@ func Plan(policy Policy, c Capabilities) (Arrangement, error) {
 	if c.Suspend == No && !p.MaxRun.IsNever() {
 		return Arrangement{}, Invalidf("policy.max_run", "provider %s cannot suspend a box; set max_run to \"never\"", c.Driver)
 	}
-	if c.Suspend == Unknown {
-		risk("nobody has found out whether provider %s can suspend a box", orElse(c.Driver, "(unknown)"))
+	switch {
+	case c.Suspend != Unknown:
+	case c.Driver == "":
+		risk("what its provider can do is not known here, so neither is whether it can suspend a box")
+	default:
+		risk("nobody has found out whether provider %s can suspend a box", c.Driver)
 	}
 	share, err := shareIdle(p, c)
 	if err != nil {
