@@ -83,9 +83,9 @@ func (w *loop) publish(step box.Step) {
 	if !w.shown.set || f.Epoch != w.shown.epoch {
 		updates = append(updates, w.keys.epoch.ValueSet(int64(f.Epoch)))
 	}
-	switch {
-	case blocked == w.shown.blocked: // a server without the attribute is fine for as long as nothing is blocked
-	case blocked == "":
+	switch blocked {
+	case w.shown.blocked: // a server without the attribute is fine for as long as nothing is blocked
+	case "":
 		updates = append(updates, w.keys.blocked.ValueUnset())
 	default:
 		updates = append(updates, w.keys.blocked.ValueSet(string(blocked)))
