@@ -83,12 +83,8 @@ func (w *loop) publish(step box.Step) {
 	if !w.shown.set || f.Epoch != w.shown.epoch {
 		updates = append(updates, w.keys.epoch.ValueSet(int64(f.Epoch)))
 	}
-	switch blocked {
-	case w.shown.blocked: // a server without the attribute is fine for as long as nothing is blocked
-	case "":
-		updates = append(updates, w.keys.blocked.ValueUnset())
-	default:
-		updates = append(updates, w.keys.blocked.ValueSet(string(blocked)))
+	if blocked != w.shown.blocked { // a server without the attribute is fine for as long as nothing is blocked
+		updates = append(updates, blockUpdate(w.keys.blocked, blocked))
 	}
 	updates = append(updates, timeUpdate(w.keys.nextAt, next), timeUpdate(w.keys.suspended, f.SuspendedSince))
 	if err := workflow.UpsertTypedSearchAttributes(w.ctx, updates...); err != nil {
@@ -111,6 +107,13 @@ func near(a, b time.Time) bool {
 		return a.IsZero() && b.IsZero()
 	}
 	return a.Sub(b).Abs() < stale
+}
+
+func blockUpdate(key temporal.SearchAttributeKeyKeyword, block box.Block) temporal.SearchAttributeUpdate {
+	if block == "" {
+		return key.ValueUnset()
+	}
+	return key.ValueSet(string(block))
 }
 
 func timeUpdate(key temporal.SearchAttributeKeyTime, at time.Time) temporal.SearchAttributeUpdate {
