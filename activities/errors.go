@@ -18,7 +18,7 @@ func translate(ctx context.Context, err error, listeners []box.Listener) error {
 		return temporal.NewCanceledError()
 	}
 	class := box.ClassOf(err)
-	detail := box.StepFailure{Class: class, NotBegun: class == box.ClassUnauthorized, Listeners: listeners}
+	detail := box.StepFailure{Class: class, NotBegun: class == box.ClassUnauthorized, Block: box.BlockOf(err), Listeners: listeners}
 	options := temporal.ApplicationErrorOptions{NonRetryable: !class.Retryable() || class == box.ClassNotFound}
 	if e, ok := errors.AsType[*box.Error](err); ok {
 		options.NextRetryDelay = e.RetryAfter
@@ -49,7 +49,7 @@ func FailureOf(err error) box.StepFailure {
 		out := box.StepFailure{Class: box.Class(app.Type()), Message: app.Message()}
 		var detail box.StepFailure
 		if app.HasDetails() && app.Details(&detail) == nil {
-			out.RetryAfter, out.NotBegun, out.Listeners = detail.RetryAfter, detail.NotBegun, detail.Listeners
+			out.RetryAfter, out.NotBegun, out.Block, out.Listeners = detail.RetryAfter, detail.NotBegun, detail.Block, detail.Listeners
 		}
 		return out
 	}

@@ -68,6 +68,28 @@ func TestErrorsBecomeWhatTheEngineActsOn(t *testing.T) {
 	}
 }
 
+// What an account lacks goes along as far as to the rules, however the error was
+// wrapped; a rate has no such thing.
+func TestABlockGoesAlong(t *testing.T) {
+	t.Parallel()
+	for what, row := range map[string]struct {
+		err  error
+		want box.Block
+	}{
+		"a quota":                         {&box.Error{Class: box.ClassExhausted, Message: "full", Block: box.BlockQuota}, box.BlockQuota},
+		"wrapped":                         {box.Errorf(box.ClassExhausted, "once more: %w", &box.Error{Class: box.ClassExhausted, Block: box.BlockBalance}), box.BlockBalance},
+		"a rate":                          {box.Errorf(box.ClassExhausted, "too many"), ""},
+		"below an error of another class": {box.Errorf(box.ClassUnavailable, "look again: %w", &box.Error{Class: box.ClassExhausted, Block: box.BlockQuota}), ""},
+	} {
+		r := newRigAt(t, "http://127.0.0.1:1")
+		r.boxes.Notify = notifier{err: row.err}
+		_, err := run(t.Context(), r, r.boxes.SendNotice, activities.NoticeInput{Posting: box.Posting{Workspace: "w"}})
+		if got := activities.FailureOf(err).Block; got != row.want {
+			t.Errorf("%s: the rules read %q", what, got)
+		}
+	}
+}
+
 // A short wait is the engine's; a long one goes back, so that it is durable.
 func TestWaits(t *testing.T) {
 	t.Parallel()

@@ -47,6 +47,7 @@ const (
 	SearchNextActionAt   = "BoxNextActionAt"
 	SearchSuspendedSince = "BoxSuspendedSince"
 	SearchEpoch          = "BoxEpoch"
+	SearchBlocked        = "BoxBlocked"
 )
 
 // WorkflowID returns the id of the workflow that owns a workspace.

@@ -51,7 +51,7 @@ func (f *Facts) leave(to int, now time.Time) {
 	f.Holders, f.Scan, f.Sequence, f.SuspendWanted, f.ResumeWanted = nil, nil, nil, nil, nil
 	f.Adopted, f.CreateUnclear, f.WakeOwed, f.Unhealthy, f.Look, f.UndrainOwed = false, false, false, false, false, false
 	f.Rebuilt = false
-	f.Repairs, f.RepairedAt, f.Failure = 0, time.Time{}, nil
+	f.Repairs, f.RepairedAt, f.Failure, f.BlockTold = 0, time.Time{}, nil, ""
 	f.failAsks(ClassFailedPrecondition, "the box was replaced meanwhile; ask again")
 }
 

@@ -51,7 +51,10 @@ type Error struct {
 	Message string
 	// RetryAfter is what the other side asked for; zero when it named nothing.
 	RetryAfter time.Duration
-	Err        error
+	// Block says what the account lacks, beside the class Exhausted; empty for
+	// anything else, such as a rate. Read it with [BlockOf].
+	Block Block
+	Err   error
 }
 
 // Error returns the field, the message and the cause.

@@ -28,7 +28,7 @@ const (
 	EventBoxArchived       EventKind = "box-archived"          // destroyed; the last event of a workspace
 	EventLost              EventKind = "lost"                  // gone at its provider without us
 	EventUnhealthy         EventKind = "unhealthy"             // its agent-server did not answer, or it ended by itself
-	EventNeedsAttention    EventKind = "needs-attention"       // a step failed five times in a row
+	EventNeedsAttention    EventKind = "needs-attention"       // a step failed five times in a row, or an account lacks room or money
 )
 
 // EventKinds returns every kind, in the order of the documentation.

@@ -127,6 +127,9 @@ type Facts struct {
 	// or begin later: see [Fence].
 	Began   time.Time `json:"began,omitzero"`
 	Failure *Failure  `json:"failure,omitzero"`
+	// BlockTold is the block that people were told of and that is not known to be
+	// over.
+	BlockTold Block `json:"block_told,omitzero"`
 	// Repairs counts restarts of a box that ended by itself, since RepairedAt.
 	Repairs    int       `json:"repairs,omitzero"`
 	RepairedAt time.Time `json:"repaired_at,omitzero"`
@@ -273,6 +276,9 @@ type Failure struct {
 	RetryAt time.Time `json:"retry_at,omitzero"`
 	// Unserved says that no worker took the step: nothing was done.
 	Unserved bool `json:"unserved,omitzero"`
+	// Block says what the account at the provider lacks, so that no further try
+	// gets past it before a person did something.
+	Block Block `json:"block,omitzero"`
 }
 
 // NewFacts returns the facts of a workspace at its first start. The spec must
@@ -298,10 +304,10 @@ func (f *Facts) move(now time.Time, to State, why Reason) {
 	f.recordMove(from, why, now)
 	switch to {
 	case StateRunning:
-		f.Failure = nil // what failed on the way is over
+		f.Failure, f.BlockTold = nil, "" // what failed on the way is over
 		f.doubtScan()
 	case StateSuspended, StateAwaitingConfirm, StateUndoWindow, StateBoxArchived, StateAbandoned:
-		f.Failure = nil
+		f.Failure, f.BlockTold = nil, ""
 	case StateUnknown, StateCreating, StateCreateFailed, StateStarting, StateDraining, StateSuspending, StateResuming,
 		StateMaintenanceWake, StateExporting, StateDeleting, StateDeleteBlocked, StateLost:
 	}

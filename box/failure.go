@@ -1,7 +1,6 @@
 package box
 
 import (
-	"fmt"
 	"time"
 )
 
@@ -49,8 +48,11 @@ func (f *Facts) fail(step Step, why StepFailure, now time.Time) {
 		Step: step.Kind, Class: why.Class, Message: why.Message, Count: count, At: now, Since: since,
 		RetryAt: now.Add(max(wait, min(why.RetryAfter.Std(), longestWait))), Unserved: why.Unserved,
 	}
-	if count == attentionTries && step.Ask == nil {
-		f.record(EventNeedsAttention, Reason{ReasonFailed, fmt.Sprintf("%s failed %d times, last: %s", step.Kind, count, why.Message)}, now)
+	if why.Class == ClassExhausted && why.Block.Flag() != "" {
+		f.Failure.Block = why.Block
+	}
+	if told, ok := f.toTell(step); ok {
+		f.record(EventNeedsAttention, told, now)
 	}
 	if why.Class == ClassConflict {
 		// Whoever is told so here owns the box: what a step of another worker did

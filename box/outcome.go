@@ -36,6 +36,8 @@ type StepFailure struct {
 	NotBegun bool `json:"not_begun,omitzero"`
 	// Unserved says why it was not begun: no worker took the step.
 	Unserved bool `json:"unserved,omitzero"`
+	// Block says what the account at the provider lacks.
+	Block Block `json:"block,omitzero"`
 	// Listeners are those of the outcome, where it is known who listens.
 	Listeners []Listener `json:"listeners,omitzero"`
 }

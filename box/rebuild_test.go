@@ -499,7 +499,7 @@ func TestMarksHoldWhatARebuildNeeds(t *testing.T) {
 		"Spec": "in create-intent", "Capabilities": "in created", "Passes": "plans are made again",
 		"Reminders": "reminders begin again", "RemindedAt": "reminders begin again",
 		"Holders": "leases end", "SuspendWanted": "asked again", "ResumeWanted": "asked again", "Asks": "asked again", "Results": "their askers are gone",
-		"Confirmation": "given again", "Failure": "tried at once", "Repairs": "counted again", "RepairedAt": "counted again",
+		"Confirmation": "given again", "Failure": "tried at once", "BlockTold": "told again", "Repairs": "counted again", "RepairedAt": "counted again",
 		"Observed": "read again", "ObservedAt": "read again", "Look": "read in any case", "UndrainOwed": "assumed",
 		"Rebuilt": "set by a rebuild", "Unserved": "a ledger shows that a step was taken", "Durable": "of the run", "Recording": "of the run", "Recorded": "of the run",
 		"Native": "told again", "NativeAt": "told again", "NativeStuck": "told again", "TurnEnded": "assumed", "Decided": "of the run", "DeepenFloor": "given again", "DeepenTries": "counted again", "Outbox": "of the run",

@@ -72,6 +72,8 @@ const (
 	ReasonSeenAgain        ReasonCode = "seen-again"        // a former box was seen at the provider
 	ReasonAbandoned        ReasonCode = "abandoned"         // an operator ended the watch
 	ReasonOnHold           ReasonCode = "on-hold"           // a hold stops what destroys
+	ReasonQuotaBlocked     ReasonCode = "quota-blocked"     // the account at the provider has as many boxes as it may have
+	ReasonBalanceBlocked   ReasonCode = "balance-blocked"   // the account at the provider has no money left
 	ReasonRebuilt          ReasonCode = "rebuilt"           // the workflow was lost; what the ledger holds goes on
 )
 

@@ -18,7 +18,7 @@ type Status struct {
 	Source string   `json:"source,omitzero"`
 	State  State    `json:"state"`
 	Since  Duration `json:"state_age"`      // how long it has been in this state
-	Flags  []string `json:"flags,omitzero"` // kept, frozen, unhealthy, needs-attention
+	Flags  []string `json:"flags,omitzero"` // what is true beside the state, such as kept or quota-blocked
 	Reason Reason   `json:"reason"`         // why it is in this state
 
 	Next   StepKind  `json:"next_action,omitzero"`    // armed if it has a time, else under way or waiting for an event
@@ -53,6 +53,7 @@ type Why struct {
 	AsOf       time.Time    `json:"as_of"`           // the time of the answer on the engine's clock
 	Source     string       `json:"source,omitzero"` // "ledger" when the workflow was not asked, but the ledger read
 	State      State        `json:"state"`
+	Flags      []string     `json:"flags,omitzero"`           // what is true beside the state, as in the status
 	Because    Reason       `json:"because"`                  // why it is in this state
 	Next       StepKind     `json:"next_action"`              // what comes next
 	NextAt     time.Time    `json:"next_action_at,omitzero"`  // not set when only an event brings it
@@ -140,7 +141,7 @@ func (f *Facts) StatusAt(now time.Time) Status {
 func (f *Facts) WhyAt(now time.Time) Why {
 	next := f.Armed(Next(f, now))
 	w := Why{
-		AsOf: now, State: f.State, Because: f.because(), Next: next.Upcoming(), NextAt: next.At, NextReason: next.Reason,
+		AsOf: now, State: f.State, Flags: f.Flags(), Because: f.because(), Next: next.Upcoming(), NextAt: next.At, NextReason: next.Reason,
 		StoppedBy: next.StoppedBy, Failure: f.Failure, Decided: f.Decided, Transitions: slices.Clone(f.Transitions),
 	}
 	w.Seen = f.seen(now)
@@ -192,6 +193,7 @@ func (f *Facts) Flags() []string {
 		{"frozen", f.Frozen},
 		{"held", f.Hold != nil},
 		{"unhealthy", f.Unhealthy},
+		{f.Blocked().Flag(), f.Blocked() != ""},
 		{"needs-attention", f.NeedsAttention()},
 	} {
 		if flag.on {
@@ -202,7 +204,7 @@ func (f *Facts) Flags() []string {
 }
 
 // NeedsAttention reports whether a person should look: something keeps failing,
-// or a decision waits that no timer makes.
+// an account lacks room or money, or a decision waits that no timer makes.
 func (f *Facts) NeedsAttention() bool {
 	switch f.State {
 	case StateLost, StateDeleteBlocked, StateCreateFailed, StateUnknown:
@@ -210,5 +212,5 @@ func (f *Facts) NeedsAttention() bool {
 	case StateCreating, StateStarting, StateRunning, StateDraining, StateSuspending, StateSuspended, StateResuming,
 		StateMaintenanceWake, StateAwaitingConfirm, StateUndoWindow, StateExporting, StateDeleting, StateBoxArchived, StateAbandoned:
 	}
-	return f.haunted() || f.Failure != nil && f.Failure.Count >= attentionTries
+	return f.haunted() || f.Blocked() != "" || f.Failure != nil && f.Failure.Count >= attentionTries
 }

@@ -58,7 +58,7 @@ func runScript(t *testing.T, script, program, text string, state map[string]stri
 	return strings.Split(strings.TrimSpace(string(log)), "\n"), string(out), code
 }
 
-const attributes = "BoxProvider Keyword\nBoxState Keyword\nBoxOwner Keyword\nBoxNextActionAt Datetime\nBoxSuspendedSince Datetime\nBoxEpoch Int\n"
+const attributes = "BoxProvider Keyword\nBoxState Keyword\nBoxOwner Keyword\nBoxNextActionAt Datetime\nBoxSuspendedSince Datetime\nBoxEpoch Int\nBoxBlocked Keyword\n"
 
 func TestCreateNamespace(t *testing.T) {
 	t.Parallel()
@@ -80,6 +80,7 @@ func TestCreateNamespace(t *testing.T) {
 				"operator search-attribute create --namespace boxes --name BoxState --type Keyword",
 				"operator search-attribute create --namespace boxes --name BoxNextActionAt --type Datetime",
 				"operator search-attribute create --namespace boxes --name BoxEpoch --type Int",
+				"operator search-attribute create --namespace boxes --name BoxBlocked --type Keyword",
 			},
 			never: "namespace update",
 		},

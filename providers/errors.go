@@ -31,7 +31,7 @@ func (p *Provider) fail(op, name string, err error, secrets secrets) error {
 	if inner, ok := errors.AsType[*box.Error](err); ok {
 		field = inner.Field
 	}
-	return &box.Error{Class: class, Field: field, Message: p.what(op, name), RetryAfter: max(0, retryAfter), Err: secrets.mask(err)}
+	return &box.Error{Class: class, Field: field, Message: p.what(op, name), RetryAfter: max(0, retryAfter), Block: box.BlockOf(err), Err: secrets.mask(err)}
 }
 
 // refuse is an answer of the portable type itself: no request was sent, or an

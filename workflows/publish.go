@@ -13,9 +13,9 @@ import (
 
 // searchKeys are the typed keys of the search attributes.
 type searchKeys struct {
-	provider, state, owner temporal.SearchAttributeKeyKeyword
-	nextAt, suspended      temporal.SearchAttributeKeyTime
-	epoch                  temporal.SearchAttributeKeyInt64
+	provider, state, owner, blocked temporal.SearchAttributeKeyKeyword
+	nextAt, suspended               temporal.SearchAttributeKeyTime
+	epoch                           temporal.SearchAttributeKeyInt64
 }
 
 func newSearchKeys() searchKeys {
@@ -26,6 +26,7 @@ func newSearchKeys() searchKeys {
 		nextAt:    temporal.NewSearchAttributeKeyTime(box.SearchNextActionAt),
 		suspended: temporal.NewSearchAttributeKeyTime(box.SearchSuspendedSince),
 		epoch:     temporal.NewSearchAttributeKeyInt64(box.SearchEpoch),
+		blocked:   temporal.NewSearchAttributeKeyKeyword(box.SearchBlocked),
 	}
 }
 
@@ -36,6 +37,7 @@ type published struct {
 	nextAt    time.Time
 	suspended time.Time
 	epoch     int
+	blocked   box.Block
 	set       bool // this workflow wrote them before
 }
 
@@ -47,7 +49,7 @@ func (w *loop) startPublished() published {
 		provider, _ := workflow.GetTypedSearchAttributes(w.ctx).GetKeyword(w.keys.provider)
 		return published{state: box.State(state), epoch: f.Epoch, set: provider == f.Spec.Provider && state != ""}
 	}
-	return published{state: f.State, suspended: f.SuspendedSince, epoch: f.Epoch, set: true}
+	return published{state: f.State, suspended: f.SuspendedSince, epoch: f.Epoch, blocked: f.Blocked(), set: true}
 }
 
 // stale is how far a published time may be off before it is written again.
@@ -66,9 +68,9 @@ func (w *loop) publish(step box.Step) {
 	if step.Kind != box.StepWait || f.State == box.StateRunning {
 		next = time.Time{} // of a running box it moves with each use: "why" tells it
 	}
-	state := listed(f.State)
+	state, blocked := listed(f.State), f.Blocked()
 	moved := step.Kind == box.StepWait && !near(next, w.shown.nextAt)
-	if w.shown.set && state == w.shown.state && !moved && f.Epoch == w.shown.epoch && w.shown.suspended.Equal(f.SuspendedSince) {
+	if w.shown.set && state == w.shown.state && !moved && f.Epoch == w.shown.epoch && blocked == w.shown.blocked && w.shown.suspended.Equal(f.SuspendedSince) {
 		return
 	}
 	updates := []temporal.SearchAttributeUpdate{w.keys.state.ValueSet(string(state))}
@@ -81,12 +83,15 @@ func (w *loop) publish(step box.Step) {
 	if !w.shown.set || f.Epoch != w.shown.epoch {
 		updates = append(updates, w.keys.epoch.ValueSet(int64(f.Epoch)))
 	}
+	if blocked != w.shown.blocked { // a server without the attribute is fine for as long as nothing is blocked
+		updates = append(updates, blockUpdate(w.keys.blocked, blocked))
+	}
 	updates = append(updates, timeUpdate(w.keys.nextAt, next), timeUpdate(w.keys.suspended, f.SuspendedSince))
 	if err := workflow.UpsertTypedSearchAttributes(w.ctx, updates...); err != nil {
 		w.log.Error("search attributes were not written", "error", err.Error())
 		return
 	}
-	w.shown = published{state: state, nextAt: next, suspended: f.SuspendedSince, epoch: f.Epoch, set: true}
+	w.shown = published{state: state, nextAt: next, suspended: f.SuspendedSince, epoch: f.Epoch, blocked: blocked, set: true}
 }
 
 // listed folds the short steps on the way to suspended into one.
@@ -102,6 +107,13 @@ func near(a, b time.Time) bool {
 		return a.IsZero() && b.IsZero()
 	}
 	return a.Sub(b).Abs() < stale
+}
+
+func blockUpdate(key temporal.SearchAttributeKeyKeyword, block box.Block) temporal.SearchAttributeUpdate {
+	if block == "" {
+		return key.ValueUnset()
+	}
+	return key.ValueSet(string(block))
 }
 
 func timeUpdate(key temporal.SearchAttributeKeyTime, at time.Time) temporal.SearchAttributeUpdate {

@@ -58,7 +58,7 @@ until_ok "read the search attributes of $TEMPORAL_NAMESPACE" \
 have=$last
 
 for pair in BoxProvider:Keyword BoxState:Keyword BoxOwner:Keyword \
-	BoxNextActionAt:Datetime BoxSuspendedSince:Datetime BoxEpoch:Int; do
+	BoxNextActionAt:Datetime BoxSuspendedSince:Datetime BoxEpoch:Int BoxBlocked:Keyword; do
 	name=${pair%%:*}
 	type=${pair##*:}
 	line=$(printf '%s\n' "$have" | grep -w -e "$name" || true)

@@ -315,9 +315,11 @@ func TestListPagesAndShowsTheNewestRun(t *testing.T) {
 	require.NoError(t, json.Unmarshal([]byte(all.stdout), &out))
 	require.Len(t, out.Workspaces, 2)
 	assert.Equal(t, "suspended", out.Workspaces[1]["state"])
+	require.Zero(t, runWith(t, fake, "box", "list", "--blocked", "quota").code)
+	assert.Contains(t, fake.lists[len(fake.lists)-1].GetQuery(), "BoxBlocked = 'quota'")
 	limited := runWith(t, fake, "box", "list", "--limit", "1")
 	assert.Contains(t, limited.stderr, "There are more")
-	for _, bad := range [][]string{{"--owner", "a' OR '1'='1"}, {"--state", "asleep"}, {"--provider", `a\`}, {"--limit", "-1"}} {
+	for _, bad := range [][]string{{"--owner", "a' OR '1'='1"}, {"--state", "asleep"}, {"--blocked", "rate"}, {"--provider", `a\`}, {"--limit", "-1"}} {
 		assert.Equal(t, 2, runWith(t, fake, append([]string{"box", "list"}, bad...)...).code, bad)
 	}
 }

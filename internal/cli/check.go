@@ -143,6 +143,7 @@ func attributeTypes() map[string]enumspb.IndexedValueType {
 		box.SearchProvider: enumspb.INDEXED_VALUE_TYPE_KEYWORD, box.SearchState: enumspb.INDEXED_VALUE_TYPE_KEYWORD,
 		box.SearchOwner: enumspb.INDEXED_VALUE_TYPE_KEYWORD, box.SearchNextActionAt: enumspb.INDEXED_VALUE_TYPE_DATETIME,
 		box.SearchSuspendedSince: enumspb.INDEXED_VALUE_TYPE_DATETIME, box.SearchEpoch: enumspb.INDEXED_VALUE_TYPE_INT,
+		box.SearchBlocked: enumspb.INDEXED_VALUE_TYPE_KEYWORD,
 	}
 }
 

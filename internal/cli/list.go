@@ -28,6 +28,8 @@ type listed struct {
 	Epoch          int64     `json:"epoch"`
 	NextActionAt   time.Time `json:"next_action_at,omitzero"`
 	SuspendedSince time.Time `json:"suspended_since,omitzero"`
+	// Blocked is what the account at its provider lacks.
+	Blocked box.Block `json:"blocked,omitzero"`
 	// Open says that a workflow watches it.
 	Open bool `json:"open"`
 
@@ -35,9 +37,9 @@ type listed struct {
 }
 
 type listFlags struct {
-	state, provider, owner string
-	all                    bool
-	limit                  int
+	state, provider, owner, blocked string
+	all                             bool
+	limit                           int
 }
 
 const listPage = 200
@@ -52,6 +54,7 @@ func (a *Shared) listCommand() *cobra.Command {
 	c.Flags().StringVar(&f.state, "state", "", "only those in this state, such as running or suspended")
 	c.Flags().StringVar(&f.provider, "provider", "", "only those of this provider instance")
 	c.Flags().StringVar(&f.owner, "owner", "", "only those of this owner")
+	c.Flags().StringVar(&f.blocked, "blocked", "", "only those that the account at the provider has no room (quota) or no money (balance) for")
 	c.Flags().BoolVar(&f.all, "all", false, "closed ones too, as long as the engine remembers them")
 	c.Flags().IntVar(&f.limit, "limit", 0, "at most so many; 0 for all")
 	ask.bindTimeout(c, "1m")
@@ -91,7 +94,10 @@ func (f listFlags) query() (string, error) {
 		return "", box.Invalidf("limit", "%d is below zero; use 0 for all", f.limit)
 	}
 	for _, filter := range []struct{ field, attribute, value string }{
-		{"state", box.SearchState, f.state}, {"provider", box.SearchProvider, f.provider}, {"owner", box.SearchOwner, f.owner},
+		{"state", box.SearchState, f.state},
+		{"provider", box.SearchProvider, f.provider},
+		{"owner", box.SearchOwner, f.owner},
+		{"blocked", box.SearchBlocked, f.blocked},
 	} {
 		if filter.value == "" {
 			continue
@@ -101,6 +107,9 @@ func (f listFlags) query() (string, error) {
 		}
 		if filter.field == "state" && !slices.Contains(states(), box.State(filter.value)) {
 			return "", box.Invalidf("state", "%q is not a state; use one of %s", filter.value, stateNames())
+		}
+		if filter.field == "blocked" && box.Block(filter.value).Flag() == "" {
+			return "", box.Invalidf("blocked", "%q is not one of %s, %s", filter.value, box.BlockQuota, box.BlockBalance)
 		}
 		parts = append(parts, filter.attribute+" = '"+filter.value+"'")
 	}
@@ -168,6 +177,7 @@ func fromIndex(run *workflowpb.WorkflowExecutionInfo) (listed, bool) {
 		Epoch:          attribute[int64](fields, box.SearchEpoch),
 		NextActionAt:   attribute[time.Time](fields, box.SearchNextActionAt),
 		SuspendedSince: attribute[time.Time](fields, box.SearchSuspendedSince),
+		Blocked:        box.Block(attribute[string](fields, box.SearchBlocked)),
 		Open:           run.GetStatus() == enumspb.WORKFLOW_EXECUTION_STATUS_RUNNING,
 		started:        run.GetStartTime().AsTime(),
 	}
@@ -199,6 +209,9 @@ func (a *Shared) listText(p *page, found []listed) {
 		state := string(one.State)
 		if !one.Open && one.State != box.StateBoxArchived {
 			state += " (not watched)"
+		}
+		if flag := one.Blocked.Flag(); flag != "" {
+			state += " (" + flag + ")"
 		}
 		rows = append(rows, []string{
 			one.Workspace, state, one.Provider, orDash(one.Owner), stringOf(one.Epoch),

@@ -174,6 +174,9 @@ func (a *Shared) whyCommand() *cobra.Command {
 
 func (a *Shared) whyText(p *page, workspace string, w box.Why) {
 	p.linef("%s is %s: %s.", workspace, printable(string(w.State)), strings.TrimSuffix(printable(w.Because.Text), "."))
+	if len(w.Flags) > 0 {
+		p.linef("Flags: %s.", printable(strings.Join(w.Flags, ", ")))
+	}
 	switch {
 	case w.Next == box.StepWait && !w.NextAt.IsZero():
 		p.linef("Nothing comes next before %s%s.", a.moment(w.NextAt), ifText(": ", printable(w.NextReason.Text)))

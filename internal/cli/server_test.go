@@ -102,6 +102,7 @@ func startServer(t *testing.T) *server {
 			"BoxProvider": enumspb.INDEXED_VALUE_TYPE_KEYWORD, "BoxState": enumspb.INDEXED_VALUE_TYPE_KEYWORD,
 			"BoxOwner": enumspb.INDEXED_VALUE_TYPE_KEYWORD, "BoxNextActionAt": enumspb.INDEXED_VALUE_TYPE_DATETIME,
 			"BoxSuspendedSince": enumspb.INDEXED_VALUE_TYPE_DATETIME, "BoxEpoch": enumspb.INDEXED_VALUE_TYPE_INT,
+			"BoxBlocked": enumspb.INDEXED_VALUE_TYPE_KEYWORD,
 		},
 	}
 	s.stop, s.end = context.WithCancel(context.Background()) //nolint:forbidigo // ended by the test itself

@@ -74,6 +74,7 @@ func SearchAttributes() map[string]enumspb.IndexedValueType {
 		box.SearchNextActionAt:   enumspb.INDEXED_VALUE_TYPE_DATETIME,
 		box.SearchSuspendedSince: enumspb.INDEXED_VALUE_TYPE_DATETIME,
 		box.SearchEpoch:          enumspb.INDEXED_VALUE_TYPE_INT,
+		box.SearchBlocked:        enumspb.INDEXED_VALUE_TYPE_KEYWORD,
 	}
 }
 

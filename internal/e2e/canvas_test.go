@@ -78,6 +78,26 @@ func (a *managedAgents) createSlowly(l *life, flags ...string) box.Status {
 	return a.comesUp(l)
 }
 
+// waitsInVain is what a command says that waits for what does not come.
+func (l *life) waitsInVain(args ...string) string {
+	l.t.Helper()
+	out, errs, code := l.run(args...)
+	require.NotZero(l.t, code, out)
+	return out + errs
+}
+
+// listed waits until the engine's index, which is a moment behind, says whether the
+// account at the provider lacks something for the workspace.
+func (l *life) listed(blocked string, want bool) {
+	l.t.Helper()
+	eventually(l.t, within, func() error {
+		if out := l.do("box", "list", "--blocked", blocked); strings.Contains(out, l.ws) != want {
+			return fmt.Errorf("with %s in it, %t: %s", l.ws, want, out)
+		}
+		return nil
+	})
+}
+
 // TestDigitalOceanSessionsInCanvas walks through the worked example of the design,
 // DigitalOcean sessions in Canvas, and through the gaps that it names.
 func TestDigitalOceanSessionsInCanvas(t *testing.T) { //nolint:tparallel // its steps follow one another
@@ -210,7 +230,16 @@ func TestDigitalOceanSessionsInCanvas(t *testing.T) { //nolint:tparallel // its 
 		require.Equal(t, box.ClassExhausted, s.Failure.Class)
 		require.Contains(t, s.Failure.Message, "limit of 2 active sessions")
 		require.Contains(t, s.Failure.Message, "suspended boxes count")
-		t.Log(third.do("box", "why", third.ws))
+		require.Contains(t, s.Flags, "quota-blocked")
+		for _, said := range []string{third.do("box", "why", third.ws), third.waitsInVain("box", "create", third.ws, "--provider", third.provider.Name(), "--wait", "--timeout", "5s")} {
+			t.Log(said)
+			require.Contains(t, said, "suspended for longest: ")
+			require.Contains(t, said, first.ws)
+			require.Contains(t, said, second.ws)
+			require.Contains(t, said, "; export and delete one of them with \"boxkeeper box delete ID\", or ask DigitalOcean for a higher limit", "its end was cut")
+		}
+		require.Contains(t, third.do("box", "why", third.ws), "quota-blocked")
+		third.listed("quota", true)
 		tries := a.Count(digitaloceantest.OpCreate)
 		third.pass(30 * time.Minute)
 		require.LessOrEqual(t, a.Count(digitaloceantest.OpCreate)-tries, 10, "it hammers a service that has no room")
@@ -219,7 +248,11 @@ func TestDigitalOceanSessionsInCanvas(t *testing.T) { //nolint:tparallel // its 
 		require.True(t, loss.Covered)
 		first.do("box", "confirm", first.ws, "--token", loss.Token, "--by", "ann", "--wait")
 		third.pass(11 * time.Minute)
-		third.await(box.StateRunning)
+		s = third.await(box.StateRunning)
+		require.NotContains(t, s.Flags, "quota-blocked")
+		require.NotContains(t, s.Flags, "needs-attention")
+		require.Nil(t, third.why().Failure)
+		third.listed("quota", false)
 		u.requireKept()
 		audit := a.Audit()
 		require.Empty(t, audit.Double)

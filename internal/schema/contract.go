@@ -86,6 +86,7 @@ func SearchAttributes() []SearchAttribute {
 		{box.SearchNextActionAt, "Datetime"},
 		{box.SearchSuspendedSince, "Datetime"},
 		{box.SearchEpoch, "Int"},
+		{box.SearchBlocked, "Keyword"},
 	}
 }
 

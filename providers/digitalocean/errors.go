@@ -100,15 +100,15 @@ func (a *api) refusal(c call, answer httpdriver.Answer) error {
 	}
 	class, next := classOf(r)
 	r.next = next
-	wait := httpdriver.RetryAfter(answer.Header, time.Now())
+	block, least := box.Block(""), time.Duration(0)
 	switch {
-	case wait > 0:
-	case isQuota(r):
-		wait = quotaWait
 	case isBalance(r):
-		wait = balanceWait
+		block, least = box.BlockBalance, balanceWait
+	case isQuota(r):
+		block, least = box.BlockQuota, quotaWait
 	}
-	return &box.Error{Class: class, Message: c.what + ": DigitalOcean answers " + strconv.Itoa(r.status), RetryAfter: wait, Err: r}
+	wait := cmp.Or(httpdriver.RetryAfter(answer.Header, time.Now()), least)
+	return &box.Error{Class: class, Message: c.what + ": DigitalOcean answers " + strconv.Itoa(r.status), RetryAfter: wait, Block: block, Err: r}
 }
 
 // classOf says what an answer means where the call does not know better, and

@@ -142,6 +142,7 @@ func unpaid(s session, err error) error {
 		Class:      box.ClassExhausted,
 		Message:    "session " + s.ID + " was paused because the prepaid balance of the team is used up; its files are kept, and it can be resumed when somebody has added to the balance",
 		RetryAfter: balanceWait,
+		Block:      box.BlockBalance,
 		Err:        err,
 	}
 }

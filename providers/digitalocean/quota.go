@@ -39,7 +39,7 @@ func (d *Driver) full(ctx context.Context, refusal error) error {
 	}
 	told := *r
 	told.next = d.holders(listed)
-	return &box.Error{Class: outer.Class, Message: outer.Message, RetryAfter: outer.RetryAfter, Err: &told}
+	return &box.Error{Class: outer.Class, Message: outer.Message, RetryAfter: outer.RetryAfter, Block: outer.Block, Err: &told}
 }
 
 // holders says in words who holds the places of a team, and what to do.

@@ -82,7 +82,8 @@ func resume(ctx context.Context, d *docker.Driver, ref box.Ref) error {
 }
 
 // An authorization plugin may refuse any request, and so may a proxy. What it
-// refuses after a change was carried out does not undo that.
+// refuses after a change was carried out does not undo that; where nothing is left
+// the call did.
 func TestAfterAChangeNoRefusalSaysThatNothingWasDone(t *testing.T) {
 	t.Parallel()
 	for name, turn := range turns {
@@ -92,7 +93,7 @@ func TestAfterAChangeNoRefusalSaysThatNothingWasDone(t *testing.T) {
 				for bad := int64(1); ; bad++ {
 					var on, done atomic.Bool
 					var count atomic.Int64
-					_, d, ref := turned(t, turn.kind, turn.before, func(r *http.Request) http.HandlerFunc {
+					p, d, ref := turned(t, turn.kind, turn.before, func(r *http.Request) http.HandlerFunc {
 						if !on.Load() {
 							return nil
 						}
@@ -110,7 +111,7 @@ func TestAfterAChangeNoRefusalSaysThatNothingWasDone(t *testing.T) {
 					})
 					on.Store(true)
 					err := turn.call(t.Context(), d, ref)
-					if err != nil && done.Load() {
+					if err != nil && done.Load() && len(p.left(t, ref)) > 0 {
 						require.False(t, driver.Settled(box.ClassOf(err)), "request %d: %v", bad, err)
 					}
 					if count.Load() < bad {

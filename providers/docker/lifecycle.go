@@ -65,15 +65,22 @@ func (d *Driver) bring(ctx context.Context, s *session, id box.Identity, from re
 	if f.deleting {
 		return box.Errorf(box.ClassConflict, "box %s is being deleted; finish that first", id.Name())
 	}
+	unmade := f.nothing()
 	if f.container == nil {
-		if f, err = d.make(ctx, s, f, from, boxd); err != nil {
+		if f, err = d.make(ctx, s, f, from, boxd); err != nil && unmade {
+			return s.undone(ctx, id, err)
+		}
+		if err != nil {
 			return err
 		}
 	}
 	if f.state() != container.StateCreated || f.intent.suspends(f.life()) {
 		return nil
 	}
-	return s.start(ctx, f, boxd, env)
+	if err = s.start(ctx, f, boxd, env); err != nil && unmade {
+		return s.undone(ctx, id, err)
+	}
+	return err
 }
 
 // start copies in what a start needs, and starts a container that does not run.
@@ -86,7 +93,7 @@ func (s *session) start(ctx context.Context, f *found, boxd *program, env []byte
 		return err
 	})
 	if err != nil {
-		return fault(ctx, "start box "+f.identity.Name(), err)
+		return refusal(ctx, "start box "+f.identity.Name(), err)
 	}
 	return nil
 }

@@ -29,6 +29,7 @@
 //   - A wait that the provider asks for is passed on with the error, as
 //     RetryAfter: Exhausted for a rate, a quota or missing funds, Unavailable for
 //     a provider that is busy. A driver makes none up from what it cannot read.
+//     Exhausted for a quota or missing funds says so by [box.Block]; a rate does not.
 //   - Retries inside a provider's SDK are off: the engine retries. Redirects are
 //     not followed: a credential would go along.
 //   - An answer is read up to a bound, and no field of it is trusted to be there.

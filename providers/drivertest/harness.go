@@ -13,7 +13,7 @@ import (
 
 // Harness gives the suite one place of a provider: an account, an engine, a
 // directory. Every case has a place of its own. It may also implement
-// [Planter], [Strayer], [Killer], [Life], [Leftover] and [Mover], and, for a
+// [Planter], [Strayer], [Killer], [Life], [Leftover], [Puzzler] and [Mover], and, for a
 // driver that talks HTTP, [Wire], [Paged] and [Detour].
 type Harness interface {
 	// Driver returns a new driver of installation; all drivers of a harness
@@ -55,6 +55,12 @@ type Leftover interface {
 	// Left names everything that is still there of the box by the service's own
 	// books: what is on its way out is, and so is what was made beside the box.
 	Left(t *testing.T, ref box.Ref) []string
+}
+
+// Puzzler leaves something in the place of a deleted box of which the driver cannot
+// tell what it does.
+type Puzzler interface {
+	Puzzle(t *testing.T, ref box.Ref)
 }
 
 // Mover exchanges the place for another one.

@@ -219,4 +219,12 @@ func testEndpoint(t *testing.T, b *bench) {
 	b.deleted(t, ref)
 	_, err = b.endpoint(t.Context(), ref)
 	b.wantClass(t, "endpoint of a gone box", err, box.ClassNotFound)
+	if puzzler, ok := b.h.(Puzzler); ok {
+		puzzler.Puzzle(t, ref)
+		if seen, err := b.observe(t.Context(), ref); err == nil && seen.Phase != box.PhaseUnknown {
+			t.Errorf("a box that nobody can tell is %q (%s)", seen.Phase, seen.Evidence)
+		}
+		_, err = b.endpoint(t.Context(), ref)
+		b.wantClass(t, "endpoint of a box whose phase is unknown", err, box.ClassUnknown, box.ClassUnavailable)
+	}
 }

@@ -110,6 +110,14 @@ func (r *rig) Plant(t *testing.T, name string) {
 	}
 }
 
+// Puzzle makes the directory of a box that no record is of.
+func (r *rig) Puzzle(t *testing.T, ref box.Ref) {
+	t.Helper()
+	if err := os.Mkdir(r.box(ref.Name), 0o700); err != nil {
+		t.Fatal(err)
+	}
+}
+
 func (r *rig) Untouched(t *testing.T, name string) bool {
 	t.Helper()
 	entries, err := os.ReadDir(r.box(name))

@@ -82,6 +82,7 @@ export const searchAttributes = {
   boxNextActionAt: { name: 'BoxNextActionAt', type: 'DATETIME' },
   boxSuspendedSince: { name: 'BoxSuspendedSince', type: 'DATETIME' },
   boxEpoch: { name: 'BoxEpoch', type: 'INT' },
+  boxBlocked: { name: 'BoxBlocked', type: 'KEYWORD' },
 } as const;
 
 /** The fixed vocabularies, as values. New words may come: treat one that is not here as "look again". */
@@ -94,9 +95,10 @@ export const vocabulary = {
   State: ['unknown', 'creating', 'create-failed', 'starting', 'running', 'draining', 'suspending', 'suspended', 'resuming', 'maintenance-wake', 'awaiting-confirmation', 'undo-window', 'exporting', 'deleting', 'delete-blocked', 'box-archived', 'lost', 'abandoned'],
   Phase: ['unknown', 'starting', 'running', 'suspended', 'failed', 'gone'],
   Tier: ['caches', 'dependencies', 'runtime'],
-  ReasonCode: ['requested', 'created', 'ready', 'idle', 'wall', 'user-arrived', 'still-in-use', 'held', 'quiet', 'paused-ttl', 'notice-due', 'deepen-due', 'confirmed', 'policy', 'cancelled', 'undo-over', 'stale-export', 'exported', 'deleted', 'ended-by-itself', 'seen-at-provider', 'gone-at-provider', 'failed', 'refused', 'kept', 'frozen', 'nothing-due', 'history-changed', 'without-history', 'unreachable', 'policy-changed', 'awaiting-answer', 'export-impossible', 'adopted', 'replaced', 'restored', 'seen-again', 'abandoned', 'on-hold', 'rebuilt'],
+  ReasonCode: ['requested', 'created', 'ready', 'idle', 'wall', 'user-arrived', 'still-in-use', 'held', 'quiet', 'paused-ttl', 'notice-due', 'deepen-due', 'confirmed', 'policy', 'cancelled', 'undo-over', 'stale-export', 'exported', 'deleted', 'ended-by-itself', 'seen-at-provider', 'gone-at-provider', 'failed', 'refused', 'kept', 'frozen', 'nothing-due', 'history-changed', 'without-history', 'unreachable', 'policy-changed', 'awaiting-answer', 'export-impossible', 'adopted', 'replaced', 'restored', 'seen-again', 'abandoned', 'on-hold', 'quota-blocked', 'balance-blocked', 'rebuilt'],
   StepKind: ['wait', 'finish', 'create', 'await-ready', 'observe', 'scan', 'quiesce', 'undrain', 'reclaim', 'export', 'suspend', 'deepen', 'resume', 'notify', 'adjust', 'verify-export', 'delete', 'adopt', 'restore', 'abandon', 'record'],
   Class: ['Unknown', 'NotFound', 'AlreadyExists', 'Invalid', 'FailedPrecondition', 'Conflict', 'Unauthorized', 'Exhausted', 'Unavailable', 'Unsupported', 'Canceled', 'DeadlineExceeded', 'Internal'],
+  Block: ['quota', 'balance'],
 } as const;
 
 /**
@@ -228,6 +230,8 @@ export type Tier = 'caches' | 'dependencies' | 'runtime';
  * - seen-again: a former box was seen at the provider
  * - abandoned: an operator ended the watch
  * - on-hold: a hold stops what destroys
+ * - quota-blocked: the account at the provider has as many boxes as it may have
+ * - balance-blocked: the account at the provider has no money left
  * - rebuilt: the workflow was lost; what the ledger holds goes on
  */
 export type ReasonCode =
@@ -270,6 +274,8 @@ export type ReasonCode =
   | 'seen-again'
   | 'abandoned'
   | 'on-hold'
+  | 'quota-blocked'
+  | 'balance-blocked'
   | 'rebuilt';
 /**
  * StepKind is one thing that the workflow does next. Persisted in failures.
@@ -345,6 +351,12 @@ export type Class =
   | 'Canceled'
   | 'DeadlineExceeded'
   | 'Internal';
+/**
+ * Block says what an account at a provider lacks, so that nothing goes on before a person does something about it. A rate that is used up is none: it passes by itself. Persisted: values never change meaning.
+ * - quota: the account has as many boxes as it may have: free room, or ask for more
+ * - balance: the account has no money left: pay
+ */
+export type Block = 'quota' | 'balance';
 
 /**
  * Input is the argument of the workflow: the spec at the first start, and the whole of the facts when it continues as new.
@@ -1177,7 +1189,7 @@ export interface Status {
    */
   state_age: Duration;
   /**
-   * kept, frozen, unhealthy, needs-attention
+   * what is true beside the state, such as kept or quota-blocked
    */
   flags?: string[];
   /**
@@ -1385,6 +1397,10 @@ export interface Failure {
    * unserved says that no worker took the step: nothing was done.
    */
   unserved?: boolean;
+  /**
+   * block says what the account at the provider lacks, so that no further try gets past it before a person did something.
+   */
+  block?: Block;
 }
 /**
  * Hold stops every destructive step, whatever was agreed, until it is lifted. Exports, notices and suspends go on.
@@ -1469,6 +1485,10 @@ export interface Why {
    */
   source?: string;
   state: State;
+  /**
+   * what is true beside the state, as in the status
+   */
+  flags?: string[];
   /**
    * why it is in this state
    */

@@ -5,6 +5,7 @@ import (
 	"encoding/hex"
 	"encoding/json"
 	"fmt"
+	"io"
 	"maps"
 	"net"
 	"net/http"
@@ -265,6 +266,11 @@ func (e *Engine) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	case hit != nil:
 		for name, value := range hit.Header {
 			w.Header().Set(name, value)
+		}
+		if hit.Header["Content-Type"] != "" { // of something that stands before an engine
+			w.WriteHeader(hit.Status)
+			_, _ = io.WriteString(w, hit.Message)
+			return
 		}
 		refuse(w, hit.Status, "%s", hit.Message)
 	default:

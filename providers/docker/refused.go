@@ -1,0 +1,78 @@
+package docker
+
+import (
+	"context"
+	"errors"
+	"net/http"
+	"strings"
+
+	"github.com/moby/moby/api/types/container"
+	"github.com/moby/moby/client"
+
+	"github.com/openhands/boxkeeper/box"
+)
+
+// forGood is in the chain of an error with which the engine itself refuses a
+// container in a way that no further try gets past.
+type forGood struct{ error }
+
+func (r forGood) Unwrap() error { return r.error }
+
+// refusal is the fault of a container that cannot be made or started. The engine is
+// certain where it calls the request itself wrong, and where the network is not
+// there that the container is to be in [engine 20.10, 30 Nov 2026: an unknown
+// runtime is 400 at the create, a program that cannot run 400 and an unknown network
+// 404 at the start]. A port that is taken is its 500, and may be free later.
+func refusal(ctx context.Context, what string, err error) error {
+	h, ok := ctx.Value(heardKey{}).(*heard)
+	own := ok && !h.foreign.Load() && !h.long.Load()
+	switch {
+	case own && h.status.Load() == http.StatusBadRequest && classOf(ctx, err) == box.ClassInvalid:
+		return &box.Error{Class: box.ClassInvalid, Message: what, Err: forGood{quote(ctx, err)}}
+	case says(ctx, err, "network ") && strings.Contains(strings.ToLower(err.Error()), " not found"):
+		return &box.Error{Class: box.ClassFailedPrecondition, Message: what + ": make the network, or name another in the setting network", Err: forGood{quote(ctx, err)}}
+	}
+	return fault(ctx, what, err)
+}
+
+// undone takes back what this call made of a box of which there was nothing before,
+// after the engine refused it for good, and returns the refusal: nothing is done
+// then. Nothing is taken back that may have run, by force, or that anything uses;
+// where something is left the outcome is not certain, and the box is looked at again.
+func (s *session) undone(ctx context.Context, id box.Identity, why error) error {
+	if _, certain := errors.AsType[forGood](why); !certain {
+		return why
+	}
+	f, err := s.find(ctx, id)
+	if err != nil {
+		return errors.Join(why, err)
+	}
+	if f.deleting {
+		return why
+	}
+	if f.container != nil {
+		if f.state() != container.StateCreated || !instant(f.life()).IsZero() {
+			return why // another worker was luckier
+		}
+		err := s.act(ctx, forced, func(ctx context.Context) error {
+			_, err := s.api.ContainerRemove(ctx, f.container.ID, client.ContainerRemoveOptions{RemoveVolumes: true})
+			return err
+		})
+		if err != nil && !absent(ctx, err) {
+			return errors.Join(why, fault(ctx, "remove the container of box "+id.Name()+", which never ran", err))
+		}
+	}
+	for _, v := range f.volumes {
+		if err := s.removeVolume(ctx, v.Name, id.Name()); err != nil {
+			return errors.Join(why, err)
+		}
+	}
+	left, err := s.find(ctx, id)
+	switch {
+	case err != nil:
+		return errors.Join(why, err)
+	case left.nothing():
+		s.acted = false
+	}
+	return why
+}
