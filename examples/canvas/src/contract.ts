@@ -1108,7 +1108,7 @@ export interface Observation {
    */
   age?: Span;
   /**
-   * stored_bytes is what the provider keeps for a suspended box by its own count: its disk, and copies of it. Zero when it does not say or nobody asked. A driver reads it in Suspend and Deepen only, where a slow count is no harm.
+   * stored_bytes is what the provider keeps for a suspended box, as much of it as the provider itself counts: its disk, copies of it, or its checkpoints alone; the driver's page says which. Zero when it does not say or nobody asked. A driver reads it in Suspend and Deepen only, where a slow count is no harm, and never fails for it.
    */
   stored_bytes?: number;
   /**
