@@ -9,6 +9,7 @@ import (
 	"go.temporal.io/sdk/temporal"
 	"go.temporal.io/sdk/workflow"
 
+	"github.com/openhands/boxkeeper/activities"
 	"github.com/openhands/boxkeeper/box"
 )
 
@@ -160,10 +161,13 @@ func (w *loop) act(step box.Step, now time.Time) error {
 			return nil // the facts say why, and what comes next
 		}
 		failure := w.failureOf(err)
-		if failure.Unserved && !w.knowsUnserved() {
+		switch {
+		case !failure.Unserved:
+		case !w.knowsUnserved():
 			failure.Unserved = false
-		}
-		if failure.Unserved && step.AnyWorker {
+		case triedBefore(err):
+			failure = activities.FailureOf(err)
+		case step.AnyWorker:
 			failure = w.unserved("the export store", box.StoreQueue)
 		}
 		out = box.Outcome{Failed: &failure}

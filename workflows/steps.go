@@ -172,6 +172,15 @@ func (w *loop) failureOf(err error) box.StepFailure {
 	return activities.FailureOf(err)
 }
 
+// triedBefore reports whether a worker took an earlier try of what then waited for
+// one in vain. The engine keeps what became of that try as the cause, and it may
+// have told the provider. Also a step of one try can have it: a person who pauses
+// or resets an activity gives it another one.
+func triedBefore(err error) bool {
+	timeout, ok := errors.AsType[*temporal.TimeoutError](err)
+	return ok && timeout.Unwrap() != nil
+}
+
 func (w *loop) unserved(what, queue string) box.StepFailure {
 	return box.StepFailure{
 		Class: box.ClassUnavailable, NotBegun: true, Unserved: true,
