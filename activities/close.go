@@ -56,16 +56,28 @@ func (e *Exports) CloseUnmade(ctx context.Context, in DeleteInput) (box.Outcome,
 		if done || err != nil {
 			return box.Outcome{Observation: gone}, err
 		}
+		known := box.Errorf(box.ClassFailedPrecondition, "nothing was closed: there is a ledger of workspace %s, so an earlier workflow may have made a box; end this workflow out of order and run \"boxkeeper fleet rebuild %s\"", in.Workspace, in.Workspace)
 		entries, err := e.Store.Ledger(ctx, in.Workspace)
 		if class := box.ClassOf(err); len(entries) > 0 || class == box.ClassUnknown || class == box.ClassUnsupported {
-			return box.Outcome{}, box.Errorf(box.ClassFailedPrecondition, "nothing was closed: there is a ledger of workspace %s, so an earlier workflow may have made a box; end this workflow out of order and run \"boxkeeper fleet rebuild %s\"", in.Workspace, in.Workspace)
+			return box.Outcome{}, known
 		}
 		if err != nil {
 			return box.Outcome{}, err
 		}
 		gone = box.Observation{Phase: box.PhaseGone, Evidence: "no worker ever took a step of it, and there is no ledger of it: no box was made"}
-		in.Step, in.Ref.Epoch = fmt.Sprintf("e%d", in.Epoch), in.Epoch // one tombstone, whichever attempt writes it
-		return box.Outcome{Observation: gone}, record(ctx, e.Store, in.Target, exports.KindDeleted, box.LedgerDeletion{By: in.By, Evidence: gone.Evidence})
+		last, err := json.Marshal(box.LedgerDeletion{By: in.By, Evidence: gone.Evidence})
+		if err != nil {
+			return box.Outcome{}, box.Errorf(box.ClassInternal, "encode a ledger entry: %w", err)
+		}
+		// As the first entry or not at all: a create that an earlier engine began may
+		// still run, and writes its intent before it makes a box.
+		err = e.Store.BeginLedger(ctx, in.Workspace, exports.Entry{
+			ID: fmt.Sprintf("e%d-%s", in.Epoch, exports.KindDeleted), Kind: exports.KindDeleted, Epoch: max(in.Epoch, 1), Data: last,
+		})
+		if box.ClassOf(err) == box.ClassFailedPrecondition {
+			err = known
+		}
+		return box.Outcome{Observation: gone}, err
 	})
 }
 

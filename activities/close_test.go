@@ -1,9 +1,13 @@
 package activities_test
 
 import (
+	"context"
+	"slices"
 	"testing"
 
 	"github.com/stretchr/testify/require"
+	"gocloud.dev/blob"
+	"gocloud.dev/blob/driver"
 
 	"github.com/openhands/boxkeeper/activities"
 	"github.com/openhands/boxkeeper/box"
@@ -78,4 +82,44 @@ func TestAnotherWorkerRecordsTheEndOfAWatch(t *testing.T) {
 	}
 	require.Equal(t, box.StateAbandoned, r.said().State)
 	require.Equal(t, "the account is closed", r.said().Abandonment.Reason)
+}
+
+// late is a bucket in which something happens right after one of its lists.
+type late struct {
+	*flaky
+	list int // which one
+	then func()
+}
+
+func (b *late) ListPaged(ctx context.Context, opts *driver.ListOptions) (*driver.ListPage, error) {
+	page, err := b.flaky.ListPaged(ctx, opts)
+	if b.list--; b.list == 0 {
+		b.then()
+	}
+	return page, err
+}
+
+// A create that an engine began which is gone may run still. Whichever comes first:
+// no box is made for a workspace that is closed as one without a box.
+func TestNoBoxIsMadeWhileItsWorkspaceIsClosedAsOneWithout(t *testing.T) {
+	t.Parallel()
+	for list := 1; list <= 4; list++ {
+		r := newRig(t, nil)
+		under := &flaky{objects: map[string][]byte{}}
+		creating := creating("e1-s1-earlier")
+		r.boxes.Store = exports.New(blob.NewBucket(under), exports.Options{SpoolDir: t.TempDir()})
+		var made error
+		create := func() { _, made = run(t.Context(), r, r.boxes.Create, creating) }
+		bucket := &late{flaky: under, list: list, then: create}
+		store := exports.New(blob.NewBucket(bucket), exports.Options{SpoolDir: t.TempDir()})
+		in := activities.DeleteInput{Target: activities.Target{Workspace: workspace, Step: "e1-s3-anew"}, Spec: spec(), Epoch: 1, NeverReady: true, By: "ana"}
+		_, closed := run(t.Context(), r, (&activities.Exports{Store: store}).CloseUnmade, in)
+		if bucket.list > 0 {
+			require.NoError(t, closed)
+			create()
+		}
+		require.NotEqual(t, made == nil, closed == nil, "after list %d: one of them wins, created: %v, closed: %v", list, made, closed)
+		asked := slices.ContainsFunc(r.cloud.Calls(), func(c fakebox.Call) bool { return c.Op == fakebox.OpCreate })
+		require.Equal(t, made == nil, asked, "after list %d", list)
+	}
 }

@@ -122,6 +122,9 @@ func (f *Facts) choose(now time.Time) Step {
 		if !f.toldToDestroy() {
 			return f.orRenew(f.nextDeletion(), now)
 		}
+		if f.unmade() { // only the answer of the store was lost
+			return f.closeUnmade()
+		}
 		return f.onHold(Step{Kind: StepDelete, Reason: Reason{ReasonConfirmed, "destroy the box; its export was read back"}, StoppedBy: "nobody: the provider was told"})
 	case StateDeleteBlocked:
 		at, _ := f.unblockAt()
@@ -275,7 +278,7 @@ func (f *Facts) nextDeletion() Step {
 	case f.adopting(): // whose it is, and where, must be known before anything is destroyed
 		return Step{Kind: StepAdopt, Reason: Reason{ReasonRequested, "find out about box " + f.Adopt.ID + " before the deletion goes on"}, StoppedBy: "owner: cancel-delete"}
 	case f.unmade():
-		return f.onHold(Step{Kind: StepDelete, Purpose: PurposeDelete, AnyWorker: true, Reason: Reason{ReasonConfirmed, "no worker ever took a step of it, so there is no box"}, StoppedBy: "nobody: there is nothing to destroy"})
+		return f.closeUnmade()
 	case f.NeverReady():
 		return f.onHold(Step{Kind: StepDelete, Purpose: PurposeDelete, Reason: Reason{ReasonConfirmed, "it never was ready, so nobody worked in it"}, StoppedBy: "nobody: the provider is being told"})
 	case f.covered() && !d.Verified && !d.WithoutHistory:

@@ -62,6 +62,28 @@ func TestABoxThatWasNeverMadeIsDeletedWithoutItsProvider(t *testing.T) {
 	}
 }
 
+// The tombstone may be written and its answer lost: who wrote it, or any other
+// worker of the store, can say so, and no provider can.
+func TestAnEndWithoutAProviderWhoseAnswerIsLostNeedsNoneEither(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t, spec())
+	w.untaken(w.next(box.StepCreate))
+	w.confirm(w.requestDelete().Token)
+	for range 3 {
+		w.failed(w.next(box.StepDelete), box.ClassDeadlineExceeded)
+		w.state(box.StateDeleting)
+		require.True(t, w.facts.Deletion.Unclear)
+	}
+	step := w.next(box.StepDelete)
+	require.True(t, step.AnyWorker, "the provider was told nothing%s", w.told())
+	w.untaken(step)
+	w.state(box.StateDeleting)
+	step = w.next(box.StepDelete)
+	require.True(t, step.AnyWorker)
+	w.finish(step)
+	w.state(box.StateBoxArchived)
+}
+
 func TestABoxThatMayHaveBeenMadeWaitsForAWorkerOfItsProvider(t *testing.T) {
 	t.Parallel()
 	for name, before := range map[string]func(w *world){

@@ -19,6 +19,14 @@ func (f *Facts) unmade() bool {
 		f.Adopt == nil && !f.Rebuilt && !f.CreateUnclear
 }
 
+// closeUnmade ends what was never made, by the export store alone.
+func (f *Facts) closeUnmade() Step {
+	return f.onHold(Step{
+		Kind: StepDelete, Purpose: PurposeDelete, AnyWorker: true,
+		Reason: Reason{ReasonConfirmed, "no worker ever took a step of it, so there is no box"}, StoppedBy: "nobody: there is nothing to destroy",
+	})
+}
+
 // countUnserved counts a step that no worker of the instance took, and returns
 // the longest pause before its next try.
 func (f *Facts) countUnserved(step Step, why StepFailure, most time.Duration) time.Duration {

@@ -126,6 +126,38 @@ func (s *Store) AppendLedger(ctx context.Context, workspace string, e Entry) (in
 	return 0, box.Errorf(box.ClassConflict, "the ledger of workspace %s is being written by too many at once; try again", workspace)
 }
 
+// BeginLedger is AppendLedger for the first entry of a workspace that must have
+// none: of it and all that others begin at the same time one comes first, and the
+// others hear of it. It may be repeated. FailedPrecondition: there is a ledger, and
+// nothing was written; read it.
+func (s *Store) BeginLedger(ctx context.Context, workspace string, e Entry) error {
+	if err := validateEntry(workspace, e); err != nil {
+		return err
+	}
+	if e.At.IsZero() {
+		e.At = s.now()
+	}
+	e.At, e.Seq = e.At.UTC(), 1
+	data, err := encodeEntry(e)
+	if err != nil {
+		return err
+	}
+	err = s.put(ctx, ledgerKey(workspace, e.Seq), "application/json", bytes.NewReader(data), nil)
+	if box.ClassOf(err) != box.ClassAlreadyExists {
+		return err
+	}
+	first, err := s.entry(ctx, workspace, e.Seq)
+	if err == nil {
+		if done, err := sameEntry(first, e); done || err != nil {
+			return err
+		}
+	}
+	if err != nil && !damaged(err) {
+		return err
+	}
+	return box.Errorf(box.ClassFailedPrecondition, "workspace %s has a ledger already", workspace)
+}
+
 // mayFollow refuses what comes after the end.
 func (s *Store) mayFollow(ctx context.Context, workspace string, kind Kind, seen newest) (err error) {
 	closed := seen.closed

@@ -161,13 +161,13 @@ func (w *loop) act(step box.Step, now time.Time) error {
 			return nil // the facts say why, and what comes next
 		}
 		failure := w.failureOf(err)
-		if failure.Unserved && !w.knowsUnserved() {
+		switch {
+		case !failure.Unserved:
+		case !w.knowsUnserved():
 			failure.Unserved = false
-		}
-		if failure.Unserved && takenBefore(err) {
+		case triedBefore(err):
 			failure = activities.FailureOf(err)
-		}
-		if failure.Unserved && step.AnyWorker {
+		case step.AnyWorker:
 			failure = w.unserved("the export store", box.StoreQueue)
 		}
 		out = box.Outcome{Failed: &failure}

@@ -172,10 +172,11 @@ func (w *loop) failureOf(err error) box.StepFailure {
 	return activities.FailureOf(err)
 }
 
-// takenBefore reports whether an earlier try of the same step was taken by a
-// worker: the engine gives what that ended with as the cause of the time-out. What
-// it told the provider is not undone because nobody took the next try.
-func takenBefore(err error) bool {
+// triedBefore reports whether a worker took an earlier try of what then waited for
+// one in vain. The engine keeps what became of that try as the cause, and it may
+// have told the provider. Also a step of one try can have it: a person who pauses
+// or resets an activity gives it another one.
+func triedBefore(err error) bool {
 	timeout, ok := errors.AsType[*temporal.TimeoutError](err)
 	return ok && timeout.Unwrap() != nil
 }

@@ -112,6 +112,44 @@ func TestABoxAtAnInstanceThatNobodyServes(t *testing.T) {
 	}
 }
 
+// A second try that no worker took comes after a first one that a worker did take:
+// the engine gives what became of that as the cause.
+func TestATryThatAWorkerTookIsNotOneThatNobodyTook(t *testing.T) {
+	t.Parallel()
+	crashed := temporal.NewTimeoutError(enumspb.TIMEOUT_TYPE_SCHEDULE_TO_START,
+		temporal.NewTimeoutError(enumspb.TIMEOUT_TYPE_HEARTBEAT, nil))
+	t.Run("a create", func(t *testing.T) {
+		t.Parallel()
+		p, store := unservedPlay(t, 0)
+		p.box.fail[box.StepCreate] = crashed
+		p.deletes(time.Hour)
+		p.stop(3 * time.Hour)
+		require.Error(t, p.run(), "it waits for the instance, which alone can say whether there is a box")
+		require.Empty(t, store.closed)
+	})
+	t.Run("a suspend", func(t *testing.T) {
+		t.Parallel()
+		p := newPlay(t)
+		asked := false
+		p.update(time.Minute, box.UpdateSuspend, id("s"), nil)
+		p.box.fail[box.StepSuspend] = crashed
+		p.at(2*time.Minute, func(env *testsuite.TestWorkflowEnvironment) {
+			asked = true
+			var why box.Why
+			value, err := env.QueryWorkflow(box.QueryWhy)
+			require.NoError(t, err)
+			require.NoError(t, value.Get(&why))
+			require.NotNil(t, why.Failure)
+			require.False(t, why.Failure.Unserved)
+			require.Equal(t, box.ClassDeadlineExceeded, why.Failure.Class)
+			require.NotZero(t, p.did(box.StepObserve), "the provider may have been told, so it is asked")
+		})
+		p.stop(3 * time.Minute)
+		_ = p.run()
+		require.True(t, asked)
+	})
+}
+
 // A run of an earlier release goes on as it did: its history has no other
 // commands.
 func TestARunOfAnEarlierReleaseWaitsForItsProvider(t *testing.T) {

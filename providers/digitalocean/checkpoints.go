@@ -76,7 +76,7 @@ func (k kept) told(seen box.Observation) box.Observation {
 // checkpoints reads all pages of the checkpoints of a session.
 func (a *api) checkpoints(ctx context.Context, id string) ([]checkpoint, error) {
 	what := "list the checkpoints of session " + id
-	return pages(ctx, what, url.Values{}, func(query url.Values) ([]checkpoint, string, error) {
+	return pages(ctx, what, url.Values{}, mostPages, func(query url.Values) ([]checkpoint, string, error) {
 		var page struct {
 			Checkpoints []checkpoint `json:"checkpoints"`
 			Next        string       `json:"next_page_token"`

@@ -150,6 +150,11 @@ func (a *api) session(ctx context.Context, id string) (session, error) {
 
 // sessions reads all pages of a list, of one environment where one is named.
 func (a *api) sessions(ctx context.Context, environment string, filter godo.HostedAgentSessionListOptions) ([]session, error) {
+	return a.fewSessions(ctx, environment, filter, mostPages)
+}
+
+// fewSessions is sessions, and an error for a list of more than most pages.
+func (a *api) fewSessions(ctx context.Context, environment string, filter godo.HostedAgentSessionListOptions, most int) ([]session, error) {
 	path, what := sessionsPath, "list sessions"
 	if environment != "" {
 		path, what = environmentsPath+"/"+environment+"/sessions", "list the sessions of environment "+environment
@@ -161,7 +166,7 @@ func (a *api) sessions(ctx context.Context, environment string, filter godo.Host
 	if filter.Name != "" {
 		query.Set("name", filter.Name)
 	}
-	return pages(ctx, what, query, func(query url.Values) ([]session, string, error) {
+	return pages(ctx, what, query, most, func(query url.Values) ([]session, string, error) {
 		var page struct {
 			Sessions []session `json:"sessions"`
 			Next     string    `json:"next_page_token"`
@@ -181,7 +186,7 @@ func (a *api) sessions(ctx context.Context, environment string, filter godo.Host
 // environments reads all pages of the team's environments.
 func (a *api) environments(ctx context.Context) ([]environment, error) {
 	const what = "list environments"
-	return pages(ctx, what, url.Values{}, func(query url.Values) ([]environment, string, error) {
+	return pages(ctx, what, url.Values{}, mostPages, func(query url.Values) ([]environment, string, error) {
 		var page struct {
 			Configs []environment `json:"configs"`
 			Next    string        `json:"next_page_token"`
@@ -201,11 +206,11 @@ func (a *api) environments(ctx context.Context) ([]environment, error) {
 // pages reads a list to its end. A page may be empty and not the last one. A
 // token that comes again, or a list without an end, is an error: a part of a list
 // is none.
-func pages[T any](ctx context.Context, what string, query url.Values, read func(url.Values) ([]T, string, error)) ([]T, error) {
+func pages[T any](ctx context.Context, what string, query url.Values, most int, read func(url.Values) ([]T, string, error)) ([]T, error) {
 	var out []T
 	seen := map[string]bool{}
 	query.Set("page_size", strconv.Itoa(pageSize))
-	for range mostPages {
+	for range most {
 		page, next, err := read(query)
 		if err != nil {
 			return nil, err
@@ -223,7 +228,7 @@ func pages[T any](ctx context.Context, what string, query url.Values, read func(
 			return nil, err
 		}
 	}
-	return nil, box.Errorf(box.ClassUnknown, "%s: there is no end after %d pages", what, mostPages)
+	return nil, box.Errorf(box.ClassUnknown, "%s: there is no end after %d pages", what, most)
 }
 
 // environmentName returns the name of an environment.

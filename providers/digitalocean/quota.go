@@ -18,6 +18,10 @@ import (
 // mostNamed is how many workspaces the error of a full quota names.
 const mostNamed = 3
 
+// mostCounted is how many pages are read to count: the token has 250 requests a
+// minute for everything it does, and a refused create comes again each minute.
+const mostCounted = 5
+
 // full adds to a refusal for the quota who holds the places, by one list; any other
 // error stays as it is. The list is no part of the answer: where it cannot be had,
 // or says more than it has time for, the plain refusal stays. Who else is in the team
@@ -33,7 +37,7 @@ func (d *Driver) full(ctx context.Context, refusal error) error {
 	}
 	within, cancel := context.WithTimeout(ctx, quickCall)
 	defer cancel()
-	listed, err := d.api.sessions(within, "", godo.HostedAgentSessionListOptions{})
+	listed, err := d.api.fewSessions(within, "", godo.HostedAgentSessionListOptions{}, mostCounted)
 	if err != nil {
 		return refusal
 	}

@@ -122,3 +122,26 @@ func TestSuspendedBoxesFillTheQuota(t *testing.T) {
 	gone(t, p, d, a)
 	made(t, p, d, "c")
 }
+
+// The list is for the words of an error only, and must not use up what the token may
+// ask in a minute.
+func TestAListWithoutEndIsNotReadForTheWordsOfAnError(t *testing.T) {
+	t.Parallel()
+	s := newScript(t)
+	then(s, "PAUSED")
+	s.on("POST "+sessionsAt+"/sess-1/resume", http.StatusConflict, `{"error":{"code":409,"message":"team is at the limit of 4 active sessions"}}`)
+	for page := range 30 {
+		s.on("GET "+sessionsAt, 200, list(fmt.Sprintf("page-%d", page), sessionJSON(fmt.Sprintf("s-%d", page), "name", "PAUSED", nil)))
+	}
+	s.on("GET "+sessionsAt, 200, list(""))
+	_, err := s.driver(t).Resume(t.Context(), refOf("sess-1", "w"), driver.Start{})
+	require.Equal(t, box.ClassExhausted, box.ClassOf(err), "%v", err)
+	require.Contains(t, err.Error(), "suspended boxes count: delete one")
+	reads := 0
+	for _, one := range s.lines() {
+		if strings.HasPrefix(one, "GET "+sessionsAt) && !strings.HasPrefix(one, "GET "+sessionsAt+"/") {
+			reads++
+		}
+	}
+	require.LessOrEqual(t, reads, 5)
+}

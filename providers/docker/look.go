@@ -104,7 +104,7 @@ func (s *session) findAll(ctx context.Context, id box.Identity) (map[box.Identit
 		case len(c.Names) == 0:
 			return nil, box.Errorf(box.ClassUnavailable, "the engine lists container %s without a name, as one that it removes; ask again", c.ID)
 		case !ok:
-		case named(c.Names, own.Name()):
+		case named(c.Names, own.Name()) && c.Labels[labelRole] != roleSnapshot: // one that somebody made of a snapshot has its role
 			of(own).container = &container.InspectResponse{ID: c.ID}
 		default:
 			of(own).copies = append(of(own).copies, c.ID)

@@ -59,6 +59,9 @@ func (s *session) snapshots(ctx context.Context, id box.Identity) ([]snapshot, e
 	if err != nil {
 		return nil, fault(ctx, "list the snapshots of box "+id.Name(), err)
 	}
+	if images.Items == nil { // an engine's list of none is empty, and not null
+		return nil, box.Errorf(box.ClassUnknown, "the engine's list of images is none, so nothing that is not in it is proven gone")
+	}
 	var out []snapshot
 	for _, one := range images.Items {
 		if !asked(one.Labels, id) {
@@ -202,8 +205,16 @@ func (s *session) tidy(ctx context.Context, f *found, newest snapshot, older []s
 
 // removeSnapshot takes a snapshot away by its name, never by force and never what
 // lies below: an image that somebody has built on it, or has given another name,
-// stays as theirs.
+// stays as theirs. So does one that was given this name since the list was read.
 func (s *session) removeSnapshot(ctx context.Context, id box.Identity, one snapshot) error {
+	switch there, err := s.look(ctx, one.name); {
+	case absent(ctx, err):
+		return nil
+	case err != nil:
+		return fault(ctx, "read image "+one.name, err)
+	case there.ID != one.id:
+		return nil
+	}
 	err := s.act(ctx, forced, func(ctx context.Context) error {
 		_, err := s.api.ImageRemove(ctx, one.name, client.ImageRemoveOptions{})
 		return err

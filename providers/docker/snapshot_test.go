@@ -271,6 +271,75 @@ func TestSnapshotsOfOthers(t *testing.T) {
 	require.NotContains(t, left, snapshot)
 }
 
+// Whoever runs a snapshot under the name of a box, to look into it, has no box: the
+// files of the box are not in that container.
+func TestAContainerThatSomebodyMadeOfASnapshot(t *testing.T) {
+	t.Parallel()
+	p, d, ref := snapshotting(t, docker.SuspendStop)
+	p.install(ref, "a tool")
+	rests(t, d, ref)
+	p.removeContainer(t, ref)
+	p.opts.DefaultImage = p.images(t)[0]
+	theirs := p.run(t, ref.Name, container.Config{})
+	seen, err := d.Observe(t.Context(), ref)
+	require.NoError(t, err)
+	require.NotEqual(t, theirs, seen.Ref.ID)
+	require.Equal(t, box.PhaseFailed, seen.Phase, seen.Evidence)
+	_, err = d.Resume(t.Context(), ref, start())
+	wantClass(t, err, box.ClassAlreadyExists)
+	require.ErrorContains(t, err, "container "+ref.Name+" is there and is not this box")
+	_, err = d.Delete(t.Context(), ref)
+	wantClass(t, err, box.ClassUnavailable)
+	there, err := p.api.ContainerInspect(t.Context(), theirs, client.ContainerInspectOptions{})
+	require.NoError(t, err, "it is somebody's")
+	require.Equal(t, container.StateRunning, there.Container.State.Status)
+	_, err = p.api.ContainerRemove(t.Context(), theirs, client.ContainerRemoveOptions{Force: true})
+	require.NoError(t, err)
+	_, err = d.Delete(t.Context(), ref)
+	require.NoError(t, err)
+	require.Empty(t, p.images(t))
+}
+
+// A list that is none is no list of none.
+func TestNoListOfImagesProvesNothing(t *testing.T) {
+	t.Parallel()
+	p, d, ref := snapshotting(t, docker.SuspendStop)
+	p.install(ref, "a tool")
+	rests(t, d, ref)
+	gate(t, p, func(r *http.Request) http.HandlerFunc {
+		if !strings.HasSuffix(r.URL.Path, "/images/json") {
+			return nil
+		}
+		return func(w http.ResponseWriter, _ *http.Request) {
+			w.Header().Set("Content-Type", "application/json")
+			_, _ = w.Write([]byte("null"))
+		}
+	})
+	d = p.driver(t, installation)
+	_, err := d.Delete(t.Context(), ref)
+	wantClass(t, err, box.ClassUnknown)
+}
+
+// A name that was given to another image since the list is not taken away.
+func TestASnapshotWhoseNameIsAnothersMeanwhile(t *testing.T) {
+	t.Parallel()
+	p, d, ref := snapshotting(t, docker.SuspendStop)
+	p.install(ref, "a tool")
+	rests(t, d, ref)
+	name := p.images(t)[0]
+	gate(t, p, func(r *http.Request) http.HandlerFunc {
+		if r.Method == http.MethodDelete && strings.Contains(r.URL.Path, "/containers/") {
+			p.fake.AddImage(name, dockertest.Image{Architecture: "amd64"})
+		}
+		return nil
+	})
+	d = p.driver(t, installation)
+	_, err := d.Delete(t.Context(), ref)
+	require.NoError(t, err)
+	_, err = p.api.ImageInspect(t.Context(), name)
+	require.NoError(t, err, "it is somebody's")
+}
+
 // Delete removes them when nothing else is left, and does not believe a list that
 // lost its labels.
 func TestSnapshotsAloneAreRemoved(t *testing.T) {
