@@ -59,7 +59,7 @@ var layers = []layer{
 	{"workflows", "workflows", "domain activities", sdkInWorkflows},
 	{"workers", "workers", "domain workflows activities notices driver portable exports", "go.temporal.io/sdk go.temporal.io/api " + zap},
 
-	{"config", "internal/config", "domain", "github.com/BurntSushi/toml go.temporal.io/sdk/contrib/envconfig go.temporal.io/sdk/client"},
+	{"config", "internal/config", "domain", "github.com/BurntSushi/toml go.yaml.in/yaml/v3 go.temporal.io/sdk/contrib/envconfig go.temporal.io/sdk/client"},
 	{"telemetry", "internal/telemetry", "domain", "go.opentelemetry.io github.com/prometheus/client_golang go.temporal.io/sdk " + zap},
 	{
 		"engine", "internal/engine", "domain data-file fault",

@@ -20,8 +20,8 @@ import (
 	"github.com/openhands/boxkeeper/providers/docker"
 )
 
-// openProviders opens every configured instance. One without credentials is not
-// served, and off says so, a line for each; it is an error where none is left.
+// openProviders opens every configured instance. One without credentials, or whose
+// engine is not to be found out, is not served, and off says so, a line for each; it is an error where none is left.
 func openProviders(cfg config.Config, here config.Installation, logger *zap.Logger, redactor *telemetry.Redactor) (opened []*providers.Provider, off []string, err error) {
 	keys, err := providers.NewKeySource(here.Secret)
 	if err != nil {
@@ -49,21 +49,40 @@ func openProviders(cfg config.Config, here config.Installation, logger *zap.Logg
 }
 
 // settingsOf are the settings of an instance, with its credentials, which redactor
-// masks from then on. NotFound: it has none.
+// masks from then on. NotFound: it has none, or no engine.
 func settingsOf(cfg config.Config, p config.Provider, logger *zap.Logger, redactor *telemetry.Redactor) (all.Settings, error) {
 	settings, err := rowSettings(p)
 	if err != nil {
 		return settings, err
 	}
-	secret, err := cfg.ProviderSecret(p)
+	if p.Driver == config.DriverDocker {
+		engine, err := cfg.DockerEngine(p)
+		if err != nil {
+			return settings, err
+		}
+		logger.Info("the Docker engine is "+engine.Shown(), zap.String("from", engine.From))
+		warn(logger, engine.Warning)
+		settings.Docker.Host, settings.Docker.OwnTLS, settings.Docker.TLS = engine.Host, engine.OwnTLS, engine.TLS
+	}
+	found, err := cfg.ProviderCredentials(p)
 	if err != nil {
 		return settings, err
 	}
-	redactor.Add(secret)
-	settings.RuntimeAPI.APIKey, settings.DigitalOcean.Token = secret, secret
+	redactor.Add(found.Secret)
+	if found.From != "" {
+		logger.Info("credentials were found", zap.String("from", found.From))
+	}
+	warn(logger, found.Warning)
+	settings.RuntimeAPI.APIKey, settings.DigitalOcean.Token = found.Secret, found.Secret
 	log := telemetry.Slog(logger)
 	settings.Local.Logger, settings.Docker.Logger, settings.RuntimeAPI.Logger, settings.DigitalOcean.Logger = log, log, log, log
 	return settings, nil
+}
+
+func warn(logger *zap.Logger, text string) {
+	if text != "" {
+		logger.Warn(text)
+	}
 }
 
 // checkSettings refuses the settings of an instance as the start of a worker
@@ -110,10 +129,7 @@ func (a *Shared) off(name string) (string, error) {
 	if !ok {
 		return "", nil
 	}
-	if _, err := cfg.ProviderSecret(p); box.ClassOf(err) == box.ClassNotFound {
-		return err.Error(), nil
-	}
-	return "", nil // what else is wrong with them, the worker that is to use them says
+	return cfg.LacksCredentials(p), nil
 }
 
 // plan is [box.Plan] as far as this machine knows the provider. Of one that it does

@@ -104,9 +104,9 @@ func dockerSettings() []Setting {
 	of := []string{DriverDocker}
 	return []Setting{
 		{
-			Key: SettingHost, Default: "DOCKER_HOST, else the usual socket", Form: "unix:///path, tcp://host:port or https://host:port", Drivers: of,
-			What: "The engine. `DOCKER_TLS_VERIFY` and `DOCKER_CERT_PATH` count as they do for docker itself.",
-			When: "With several engines: one instance each.",
+			Key: SettingHost, Default: "DOCKER_HOST, else the current context of docker, else the usual socket", Form: "unix:///path, tcp://host:port or https://host:port", Drivers: of,
+			What: "The engine. `DOCKER_TLS_VERIFY` and `DOCKER_CERT_PATH` count as they do for docker itself, so not for one of a context: that has its own. The context is `DOCKER_CONTEXT`, else `currentContext` of `config.json` in `DOCKER_CONFIG` or `~/.docker`. A line at the start says which engine was taken.",
+			When: "With several engines: one instance each. Where people change the current context.",
 		},
 		{
 			Key: SettingBoxd, Default: "boxd beside this program, else this program", Form: "path", kind: kindPath, Drivers: of,
@@ -226,9 +226,9 @@ func digitalOceanSettings() []Setting {
 	of := []string{DriverDigitalOcean}
 	return []Setting{
 		{
-			Key: SettingToken, Default: "env:DIGITALOCEAN_TOKEN, else env:DIGITALOCEAN_ACCESS_TOKEN", Form: "reference: file:/absolute/path, env:NAME or credential:NAME", kind: kindSecret, Drivers: of,
-			What: "A personal access token of the team. Without it the instance is off, and a line says so. No spec can name it.",
-			When: "When it is not in the environment, or with several teams: one instance each.",
+			Key: SettingToken, Default: "env:DIGITALOCEAN_TOKEN, else env:DIGITALOCEAN_ACCESS_TOKEN, else doctl's", Form: "reference: file:/absolute/path, env:NAME or credential:NAME", kind: kindSecret, Drivers: of,
+			What: "A personal access token of the team. doctl's is that of `DIGITALOCEAN_CONTEXT`, else of the current context, in `$XDG_CONFIG_HOME/doctl/config.yaml` or `~/.config/doctl/config.yaml` (macOS: `~/Library/Application Support/doctl/config.yaml`). Without any the instance is off, and a line says so. No spec can name it.",
+			When: "When it is not in the environment, or with several teams: one instance each. Where people change doctl's context.",
 		},
 		{
 			Key: SettingRegion, Default: "ric1", Form: "slug of a region", Drivers: of,

@@ -3,6 +3,7 @@ package config_test
 import (
 	"os"
 	"path/filepath"
+	"runtime"
 	"testing"
 
 	"github.com/stretchr/testify/assert"
@@ -76,7 +77,7 @@ func TestAnEmptySettingIsSaidToBeEmpty(t *testing.T) {
 	}
 }
 
-func TestProviderSecret(t *testing.T) {
+func TestProviderCredentials(t *testing.T) {
 	t.Parallel()
 	for what, row := range map[string]struct {
 		text, name string
@@ -95,14 +96,14 @@ func TestProviderSecret(t *testing.T) {
 		c, err := config.Load(write(t, filepath.Join(t.TempDir(), "x.toml"), row.text), lookup(row.env))
 		require.NoError(t, err, what)
 		p, _ := c.Provider(row.name)
-		got, err := c.ProviderSecret(p)
+		got, err := c.ProviderCredentials(p)
 		require.NoError(t, err, what)
-		assert.Equal(t, row.want.Reveal(), got.Reveal(), what)
+		assert.Equal(t, row.want.Reveal(), got.Secret.Reveal(), what)
 	}
 	c, err := config.Load(write(t, filepath.Join(t.TempDir(), "x.toml"), "[providers.x]\ndriver = \"digitalocean\"\ntoken = \"env:MINE\""), lookup(map[string]string{"DIGITALOCEAN_TOKEN": "one"}))
 	require.NoError(t, err)
 	p, _ := c.Provider("x")
-	_, err = c.ProviderSecret(p)
+	_, err = c.ProviderCredentials(p)
 	assert.Equal(t, box.ClassNotFound, box.ClassOf(err), "what is set and missing is not replaced by another team's")
 	require.ErrorContains(t, err, "providers.x.token")
 	assert.ErrorContains(t, err, "env:MINE")
@@ -121,11 +122,18 @@ func TestNoSpecNamesAProvidersCredentials(t *testing.T) {
 
 func TestNoSpecReadsWhatOpensAnEngine(t *testing.T) {
 	t.Parallel()
-	home, certs := t.TempDir(), t.TempDir()
-	require.NoError(t, os.Mkdir(filepath.Join(home, ".docker"), 0o700))
-	for _, path := range []string{filepath.Join(home, ".docker", "config.json"), filepath.Join(certs, "key.pem"), filepath.Join(home, "other")} {
+	home, certs, store, xdg := t.TempDir(), t.TempDir(), t.TempDir(), t.TempDir()
+	doctl := filepath.Join(xdg, "doctl")
+	if runtime.GOOS == "darwin" {
+		doctl = filepath.Join(home, "Library", "Application Support", "doctl")
+	}
+	for _, path := range []string{
+		filepath.Join(home, ".docker", "config.json"), filepath.Join(certs, "key.pem"), filepath.Join(store, "contexts", "tls", "x", "docker", "key.pem"),
+		filepath.Join(doctl, "config.yaml"), filepath.Join(home, "other"),
+	} {
+		require.NoError(t, os.MkdirAll(filepath.Dir(path), 0o700))
 		write(t, path, "a-value")
-		c, err := config.Load("", lookup(map[string]string{"HOME": home, "DOCKER_CERT_PATH": certs, "BOXKEEPER_DATA": t.TempDir()}))
+		c, err := config.Load("", lookup(map[string]string{"HOME": home, "DOCKER_CERT_PATH": certs, "DOCKER_CONFIG": store, "XDG_CONFIG_HOME": xdg, "BOXKEEPER_DATA": t.TempDir()}))
 		require.NoError(t, err)
 		_, err = c.SpecSecret("file:" + path)
 		assert.Equal(t, filepath.Base(path) != "other", box.ClassOf(err) == box.ClassFailedPrecondition, "%s: %v", path, err)

@@ -30,7 +30,7 @@ Settings come from one TOML file and from environment variables, which win. The 
 		"* `env:NAME`: an environment variable of the worker.\n" +
 		"* `file:/absolute/path`: a file on the worker's machine, at most 64 KiB; one newline at its end is taken off.\n" +
 		"* `credential:NAME`: the file NAME in the directory `" + credentialsDir + "` of the data directory; it must be closed to other users (`chmod 600`).\n\n" +
-		"Specs can never name the variables `BOXKEEPER_*` and `TEMPORAL_*`, files in the data directory, the installation secret, the key of a webhook, the credentials of a provider, an identity of the encryption, what opens a Docker engine (`DOCKER_CERT_PATH`, `~/.docker`), and `AWS_*` where the export store is `s3://`.\n\n" +
+		"Specs can never name the variables `BOXKEEPER_*` and `TEMPORAL_*`, files in the data directory, the installation secret, the key of a webhook, the credentials of a provider, an identity of the encryption, what opens a Docker engine (`DOCKER_CERT_PATH`, `DOCKER_CONFIG`, `~/.docker`), doctl's configuration, and `AWS_*` where the export store is `s3://`.\n\n" +
 		"The id of an installation is derived from its secret and is recorded as `" + idFile + "` in the data directory. When the secret is missing or another one later, nothing starts: a new secret could not reach the boxes that exist.\n\n" +
 		"## Example\n\n```toml\n" + Example + "```\n")
 	return b.String()

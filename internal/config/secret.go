@@ -5,6 +5,7 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
+	"runtime"
 	"slices"
 	"strings"
 
@@ -137,7 +138,7 @@ func (c Config) specMayUseFile(path string) bool {
 	if c.below(real) || c.below(path) || c.isKey(real) || within(real, "/proc") {
 		return false
 	}
-	for _, own := range slices.Concat(c.storeFiles(), c.engineFiles()) {
+	for _, own := range slices.Concat(c.storeFiles(), c.toolFiles()) {
 		if within(real, realPath(own)) {
 			return false
 		}
@@ -167,21 +168,26 @@ func (c Config) storeFiles() []string {
 			out = append(out, path)
 		}
 	}
-	if home, ok := c.env("HOME"); ok && filepath.IsAbs(home) {
+	if home := c.home(); home != "" {
 		out = append(out, filepath.Join(home, ".aws"))
 	}
 	return out
 }
 
-// engineFiles are where docker keeps what opens engines and registries. Whoever
-// may speak to an engine is root on its machine.
-func (c Config) engineFiles() []string {
+// toolFiles are where docker and doctl keep what opens engines, registries and
+// accounts. Whoever may speak to an engine is root on its machine.
+func (c Config) toolFiles() []string {
 	var out []string
 	if path, ok := c.env("DOCKER_CERT_PATH"); ok && filepath.IsAbs(path) {
 		out = append(out, path)
 	}
-	if home, ok := c.env("HOME"); ok && filepath.IsAbs(home) {
+	if home := c.home(); home != "" {
 		out = append(out, filepath.Join(home, ".docker"))
+	}
+	for _, dir := range []string{c.dockerDir(), c.doctlDir(runtime.GOOS)} {
+		if dir != "" {
+			out = append(out, dir)
+		}
 	}
 	return out
 }

@@ -4,7 +4,6 @@ import (
 	"maps"
 	"slices"
 	"strconv"
-	"strings"
 	"time"
 
 	"go.yaml.in/yaml/v3"
@@ -60,6 +59,9 @@ type wanted struct {
 // and what is in it. The box's own key is a part of that, so a secret that is easy
 // to guess cannot be tried against the name.
 func (d *Driver) environmentFor(req driver.CreateRequest) (wanted, error) {
+	if _, err := req.Start.Variables(nil); err != nil {
+		return wanted{}, err
+	}
 	m := manifest{
 		Name:     req.Identity.Name(),
 		Agent:    d.opts.AgentKind,
@@ -84,12 +86,12 @@ func (d *Driver) environmentFor(req driver.CreateRequest) (wanted, error) {
 	}
 	for _, name := range slices.Sorted(maps.Keys(req.Start.Env)) {
 		if taken(name) {
-			return wanted{}, box.Invalidf("env."+name, "is set by DigitalOcean or by boxkeeper; leave it out")
+			return wanted{}, box.Invalidf("env."+name, "is set by DigitalOcean; leave it out")
 		}
 	}
 	for _, name := range slices.Sorted(maps.Keys(req.Start.SecretEnv)) {
 		if taken(name) {
-			return wanted{}, box.Invalidf("secrets."+name, "is set by DigitalOcean or by boxkeeper; leave it out")
+			return wanted{}, box.Invalidf("secrets."+name, "is set by DigitalOcean; leave it out")
 		}
 		add(name, req.Start.SecretEnv[name])
 	}
@@ -115,13 +117,9 @@ func (d *Driver) environmentPrefix(name string) string {
 	return environmentMark + d.installation + "-" + digest(name) + "-"
 }
 
-// taken reports whether a variable is the service's or ours [openapi Jul 2026].
+// taken reports whether a variable is the service's [openapi Jul 2026].
 func taken(name string) bool {
-	switch name {
-	case "TEAM_ID", "SESSION_ID", "SANDBOX_ID":
-		return true
-	}
-	return strings.HasPrefix(name, "OH_SESSION_API_KEYS_")
+	return name == "TEAM_ID" || name == "SESSION_ID" || name == "SANDBOX_ID"
 }
 
 // idleText writes the idle timeout as the docs do where it can be: 10m. Parts of

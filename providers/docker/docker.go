@@ -2,6 +2,7 @@ package docker
 
 import (
 	"context"
+	"crypto/tls"
 	"log/slog"
 	"net/netip"
 	"path/filepath"
@@ -65,6 +66,11 @@ type Options struct {
 	// DOCKER_TLS_VERIFY, DOCKER_CERT_PATH and DOCKER_API_VERSION count in both
 	// cases; without the last one the version is agreed with the engine.
 	Host string
+	// OwnTLS makes TLS all that counts, instead of DOCKER_TLS_VERIFY and
+	// DOCKER_CERT_PATH, which are not about this engine. It needs Host. A nil TLS is
+	// none.
+	OwnTLS bool
+	TLS    *tls.Config
 	// Boxd is the absolute path, here, of a static program for the system of the
 	// boxes, Linux, and the words that make it boxd: the program itself needs
 	// none, boxkeeper needs "boxd".
@@ -146,6 +152,8 @@ func (o *Options) check(installation string) error {
 		return box.Invalidf("installation", "must be 8 lower-case hex digits")
 	case len(o.Boxd) == 0 || !filepath.IsAbs(o.Boxd[0]):
 		return box.Invalidf("boxd", "must begin with the absolute path of a static boxd or boxkeeper for Linux")
+	case o.OwnTLS && o.Host == "" || o.TLS != nil && !o.OwnTLS:
+		return box.Invalidf("host", "TLS that is given is for a host that is given, and nothing else counts then")
 	case o.Suspend != "" && o.Suspend != SuspendStop && o.Suspend != SuspendPause:
 		return box.Invalidf("suspend", "%q is not known; use \"stop\" or \"pause\"", o.Suspend)
 	case o.Pull != "" && o.Pull != PullMissing && o.Pull != PullAlways && o.Pull != PullNever:

@@ -3,6 +3,7 @@ package docker
 import (
 	"context"
 	"net"
+	"net/http"
 	"time"
 
 	"github.com/moby/moby/api/types/system"
@@ -38,7 +39,14 @@ type session struct {
 // open returns a client that agrees on a version at its first request.
 func (d *Driver) open() (*client.Client, error) {
 	opts := []client.Opt{client.FromEnv}
-	if d.opts.Host != "" {
+	switch {
+	case d.opts.OwnTLS:
+		opts = []client.Opt{client.WithHost(d.opts.Host), client.WithAPIVersionFromEnv()}
+		if d.opts.TLS != nil {
+			over := &http.Client{Transport: &http.Transport{TLSClientConfig: d.opts.TLS.Clone()}, CheckRedirect: client.CheckRedirect}
+			opts = append([]client.Opt{client.WithHTTPClient(over)}, opts...)
+		}
+	case d.opts.Host != "":
 		opts = []client.Opt{client.WithTLSClientConfigFromEnv(), client.WithHost(d.opts.Host), client.WithAPIVersionFromEnv()}
 	}
 	opts = append(opts, client.WithHTTPRequestHook(allow), client.WithHTTPResponseHook(note))

@@ -3,10 +3,12 @@ package drivertest
 import (
 	"context"
 	"slices"
+	"strings"
 	"sync"
 	"testing"
 
 	"github.com/openhands/boxkeeper/box"
+	"github.com/openhands/boxkeeper/providers/driver"
 )
 
 // five is how often each mutating call is repeated.
@@ -97,6 +99,35 @@ func testCreateLost(t *testing.T, b *bench) {
 	_, err := b.create(t.Context(), "lost")
 	b.wantClass(t, "create whose answer is lost", err, box.ClassUnavailable)
 	one(t, b, b.made(t, "lost"))
+}
+
+// testCreateReserved: a variable of ours would be another box's name or key, and
+// one that no environment can hold is lost on the way, or cuts another one off.
+func testCreateReserved(t *testing.T, b *bench) {
+	for what, change := range map[string]func(*driver.Start){
+		"a variable of boxkeeper":  func(s *driver.Start) { s.Env["BOXKEEPER_BOX"] = "x" },
+		"a session key":            func(s *driver.Start) { s.Env["OH_SESSION_API_KEYS_0"] = "x" },
+		"another session key":      func(s *driver.Start) { s.SecretEnv["OH_SESSION_API_KEYS_1"] = "reserved-4711" },
+		"a secret of boxkeeper":    func(s *driver.Start) { s.SecretEnv["BOXKEEPER_BOX"] = "reserved-4711" },
+		"a name that is none":      func(s *driver.Start) { s.Env["A=B"] = "x" },
+		"a secret without a name":  func(s *driver.Start) { s.SecretEnv[""] = "reserved-4711" },
+		"a value with a NUL byte":  func(s *driver.Start) { s.Env["SUITE_SETTING"] = "x\x00y" },
+		"a secret with a NUL byte": func(s *driver.Start) { s.SecretEnv["SUITE_TOKEN"] = "reserved-4711\x00y" },
+		"a name of both kinds":     func(s *driver.Start) { s.SecretEnv["SUITE_SETTING"] = "reserved-4711" },
+	} {
+		with := start()
+		change(&with)
+		_, err := b.createWith(t.Context(), "reserved", with)
+		b.wantClass(t, "create with "+what, err, box.ClassInvalid)
+		if err != nil && strings.Contains(err.Error(), "reserved-4711") {
+			t.Errorf("the error about %s repeats the secret", what)
+		}
+	}
+	if b.row.List == box.Yes {
+		if names := b.names(t); len(names) > 0 {
+			t.Errorf("what was refused made %v", names)
+		}
+	}
 }
 
 func testCreateForeign(t *testing.T, b *bench) {

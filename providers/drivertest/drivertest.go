@@ -57,6 +57,7 @@ func cases() []testcase {
 		{"create by eight at once makes one box", false, testCreateAtOnce},
 		{"create with an ended context can be repeated", false, testCreateCancelled},
 		{"create with a lost answer can be repeated", false, testCreateLost},
+		{"create refuses variables that are ours to set and makes nothing", false, testCreateReserved},
 		{"create refuses a foreign box of our name and leaves it alone", false, testCreateForeign},
 		{"another installation can do nothing to our box", false, testOtherInstallation},
 		{"another fingerprint can do nothing and proves nothing", false, testOtherFingerprint},

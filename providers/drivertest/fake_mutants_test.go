@@ -2,7 +2,9 @@ package drivertest_test
 
 import (
 	"context"
+	"maps"
 	"strconv"
+	"strings"
 	"testing"
 	"time"
 
@@ -104,8 +106,13 @@ func (d flawed) Create(ctx context.Context, req driver.CreateRequest) (box.Obser
 	if d.flaw == "goes on after its context ended" {
 		ctx = context.WithoutCancel(ctx)
 	}
-	if d.flaw == "sets no timers" {
+	switch d.flaw {
+	case "sets no timers":
 		req.Native = box.Native{}
+	case "lets a reserved variable through":
+		maps.DeleteFunc(req.Start.Env, func(name, _ string) bool { return strings.HasPrefix(name, "BOXKEEPER_") })
+	case "lets a second session key through":
+		delete(req.Start.SecretEnv, "OH_SESSION_API_KEYS_1")
 	}
 	seen, err := d.Driver.Create(d.forget(ctx), req)
 	switch {
@@ -242,6 +249,8 @@ func TestSuiteFindsMutants(t *testing.T) {
 		{"makes a class up", []string{"an unknown error has class Unknown"}},
 		{"goes on after its context ended", []string{"create with an ended context can be repeated"}},
 		{"takes over what has our name", []string{"create refuses a foreign box of our name and leaves it alone"}},
+		{"lets a reserved variable through", []string{"create refuses variables that are ours to set and makes nothing"}},
+		{"lets a second session key through", []string{"create refuses variables that are ours to set and makes nothing"}},
 		{"forgets the fingerprint", []string{"create five times makes one box", "the fingerprint is constant and not empty"}},
 		{"takes what it cannot read for gone", []string{
 			"another account, region or engine proves nothing of our box", "another fingerprint can do nothing and proves nothing",

@@ -209,6 +209,9 @@ func (d *sample) Create(ctx context.Context, req driver.CreateRequest) (box.Obse
 	if req.Identity.Installation != d.installation {
 		return box.Observation{}, box.Errorf(box.ClassFailedPrecondition, "box %s is of another installation", req.Identity.Name())
 	}
+	if _, err := req.Start.Variables(nil); err != nil {
+		return box.Observation{}, err
+	}
 	print, err := d.Fingerprint(ctx)
 	if err != nil {
 		return box.Observation{}, err

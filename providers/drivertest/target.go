@@ -15,6 +15,7 @@ import (
 // target is what the cases call: the bare driver, or the portable type over it.
 type target interface {
 	create(ctx context.Context, workspace string) (box.Observation, error)
+	createWith(ctx context.Context, workspace string, with driver.Start) (box.Observation, error)
 	observe(ctx context.Context, ref box.Ref) (box.Observation, error)
 	suspend(ctx context.Context, ref box.Ref) (box.Observation, error)
 	deepen(ctx context.Context, ref box.Ref) (box.Observation, error)
@@ -36,22 +37,30 @@ func start() driver.Start {
 	}
 }
 
+// suiteKey is the session key of boxes that the bare driver makes.
+const suiteKey box.Secret = "suite-session-key-77aa"
+
 type bare struct {
 	driver       driver.Driver
 	installation string
 }
 
 func (b bare) create(ctx context.Context, workspace string) (box.Observation, error) {
+	return b.createWith(ctx, workspace, start())
+}
+
+func (b bare) createWith(ctx context.Context, workspace string, with driver.Start) (box.Observation, error) {
+	with.SessionKey = suiteKey
 	return b.driver.Create(ctx, driver.CreateRequest{
 		Identity: box.Identity{Installation: b.installation, Workspace: workspace, Epoch: 1},
-		Start:    b.start(),
+		Start:    with,
 		Native:   told(b.driver.Capabilities()),
 	})
 }
 
 func (b bare) start() driver.Start {
 	s := start()
-	s.SessionKey = "suite-session-key-77aa"
+	s.SessionKey = suiteKey
 	return s
 }
 
@@ -152,11 +161,15 @@ func newPortable(t *testing.T, d driver.Driver, installation string) portable {
 }
 
 func (p portable) create(ctx context.Context, workspace string) (box.Observation, error) {
+	return p.createWith(ctx, workspace, start())
+}
+
+func (p portable) createWith(ctx context.Context, workspace string, with driver.Start) (box.Observation, error) {
 	spec := box.Spec{Version: box.WireVersion, Workspace: workspace, Provider: instance}
 	if p.p.Capabilities().Suspend != box.Yes {
 		spec.Policy.Idle, spec.Policy.MaxRun = box.Never, box.Never
 	}
-	return p.p.Create(ctx, spec, 1, start())
+	return p.p.Create(ctx, spec, 1, with)
 }
 
 func (p portable) observe(ctx context.Context, ref box.Ref) (box.Observation, error) {

@@ -48,6 +48,9 @@ func (d *Driver) Create(ctx context.Context, req driver.CreateRequest) (box.Obse
 		if req.Identity.Installation != d.installation {
 			return box.Observation{}, box.Errorf(box.ClassFailedPrecondition, "box %s is of another installation", name)
 		}
+		if _, err := req.Start.Variables(nil); err != nil {
+			return box.Observation{}, err
+		}
 		now := c.clock()
 		b, ok := c.boxes()[name]
 		switch {

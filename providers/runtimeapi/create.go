@@ -2,7 +2,6 @@ package runtimeapi
 
 import (
 	"context"
-	"maps"
 	"time"
 
 	"github.com/openhands/boxkeeper/box"
@@ -48,7 +47,10 @@ func (d *Driver) Create(ctx context.Context, req driver.CreateRequest) (box.Obse
 	if identity, ok := driver.IdentityOf(ref); !ok || identity.Installation != d.installation {
 		return box.Observation{}, box.Errorf(box.ClassFailedPrecondition, "%q is not a box of installation %s", name, d.installation)
 	}
-	body, secrets := d.startRequest(name, req)
+	body, secrets, err := d.startRequest(name, req)
+	if err != nil {
+		return box.Observation{}, err
+	}
 	if body.Image == "" {
 		return box.Observation{}, box.Invalidf("image", "the spec names none and the instance has no default; set one of them")
 	}
@@ -71,22 +73,25 @@ func (d *Driver) Create(ctx context.Context, req driver.CreateRequest) (box.Obse
 }
 
 // startRequest is what /start is told, and the values in it that no error may
-// repeat. The session key is not among it: the service makes one.
-func (d *Driver) startRequest(name string, req driver.CreateRequest) (body startRequest, secrets []string) {
+// repeat. The session key is not among it: the service makes one. Invalid: a variable
+// is not to be had.
+func (d *Driver) startRequest(name string, req driver.CreateRequest) (body startRequest, secrets []string, err error) {
+	variables, err := req.Start.Variables(nil)
+	if err != nil {
+		return startRequest{}, nil, err
+	}
 	body = startRequest{
-		Image: req.Image, Command: d.opts.Command, WorkingDir: d.opts.WorkingDir, Environment: map[string]string{},
+		Image: req.Image, Command: d.opts.Command, WorkingDir: d.opts.WorkingDir, Environment: variables,
 		SessionID: name, ResourceFactor: d.opts.ResourceFactor, RuntimeClass: d.opts.RuntimeClass,
 		RunAsUser: agentUser, FSGroup: agentUser,
 	}
 	if body.Image == "" {
 		body.Image = d.opts.Image
 	}
-	maps.Copy(body.Environment, req.Start.Env)
-	for variable, value := range req.Start.SecretEnv {
-		body.Environment[variable] = value.Reveal()
+	for _, value := range req.Start.SecretEnv {
 		secrets = append(secrets, value.Reveal())
 	}
-	return body, secrets
+	return body, secrets, nil
 }
 
 // existing returns the session of a name, a stopped one too, and nil only when
