@@ -36,6 +36,7 @@ type fakeDocker struct {
 	boot    time.Duration // of boxd, on the life's clock
 	web     *http.Server
 	silent  time.Time // until then the box answers 502
+	hidden  time.Time // until then no list has a container in it
 	left    time.Duration
 	spoiled int // calls that a fault touched
 }
@@ -76,9 +77,31 @@ func (a *fakeDocker) serve() error {
 		return err
 	}
 	listener.SetUnlinkOnClose(false) // one that ended leaves it, and connections are refused
-	a.web = &http.Server{Handler: a.Engine, ReadHeaderTimeout: time.Minute}
+	a.web = &http.Server{Handler: http.HandlerFunc(a.answer), ReadHeaderTimeout: time.Minute}
 	go func(web *http.Server) { _ = web.Serve(listener) }(a.web) // ends with Close
 	return nil
+}
+
+func (a *fakeDocker) answer(w http.ResponseWriter, r *http.Request) {
+	a.mu.Lock()
+	hidden := strings.HasSuffix(r.URL.Path, "/containers/json") && a.clock.Now().Before(a.hidden)
+	if hidden {
+		a.spoiled++
+	}
+	a.mu.Unlock()
+	if hidden {
+		w.Header().Set("Content-Type", "application/json")
+		_, _ = w.Write([]byte("[]"))
+		return
+	}
+	a.ServeHTTP(w, r)
+}
+
+// hide lets the lists of containers be empty for a time.
+func (a *fakeDocker) hide(d time.Duration) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	a.hidden = a.clock.Now().Add(d)
 }
 
 func (a *fakeDocker) stopServing() {

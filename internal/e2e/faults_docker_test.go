@@ -99,11 +99,11 @@ func TestFaultsAtDocker(t *testing.T) {
 			}}
 		}},
 		"list-without-it": {script: func(a *fakeDocker) script {
-			absent := func() { a.spoil(3, get, containerList, dockertest.Fault{Status: http.StatusOK, Body: []any{}}) }
+			absent := func() { a.hide(15 * time.Second) }
 			return script{create: func() {
 				a.spoil(1, post, "^/containers/create$", lost)
 				absent()
-			}, suspend: absent, resume: absent, remove: absent}
+			}, resume: absent, remove: absent}
 		}},
 		"away": {script: func(a *fakeDocker) script {
 			away := func() { a.leave(15 * time.Second) }

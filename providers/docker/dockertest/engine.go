@@ -58,7 +58,6 @@ type Fault struct {
 	First   func() // runs right before; it may call the engine
 	Status  int
 	Message string
-	Body    any // instead of a message
 	Header  map[string]string
 	Lose    bool // it is done, and the connection breaks before the answer
 	Cut     bool // the connection breaks before it is done
@@ -297,10 +296,6 @@ func (e *Engine) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	case hit != nil:
 		for name, value := range hit.Header {
 			w.Header().Set(name, value)
-		}
-		if hit.Body != nil {
-			answer(w, hit.Status, hit.Body)
-			return
 		}
 		refuse(w, hit.Status, "%s", hit.Message)
 	default:
