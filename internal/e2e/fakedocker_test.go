@@ -1,6 +1,7 @@
 package e2e_test
 
 import (
+	"context"
 	"debug/elf"
 	"net"
 	"net/http"
@@ -37,6 +38,7 @@ type fakeDocker struct {
 	web     *http.Server
 	silent  time.Time // until then the box answers 502
 	hidden  time.Time // until then no list has a container in it
+	unseen  bool      // the next delete begins with such lists
 	left    time.Duration
 	spoiled int // calls that a fault touched
 }
@@ -66,7 +68,7 @@ func atFakeDocker(t *testing.T, name string, o docker.Options) *fakeDocker {
 	o.DefaultImage, o.StopTimeout = "box:test", time.Second
 	d, err := docker.New(livesInstallation, o)
 	require.NoError(t, err)
-	a.l = newLife(t, name, clock, d)
+	a.l = newLife(t, name, clock, hiddenAtDelete{d, a})
 	return a
 }
 
@@ -95,6 +97,27 @@ func (a *fakeDocker) answer(w http.ResponseWriter, r *http.Request) {
 		return
 	}
 	a.ServeHTTP(w, r)
+}
+
+// hiddenAtDelete lets the lists lack the box from the beginning of a delete on.
+type hiddenAtDelete struct {
+	*docker.Driver
+	a *fakeDocker
+}
+
+func (d hiddenAtDelete) Delete(ctx context.Context, ref box.Ref) (box.Observation, error) {
+	d.a.mu.Lock()
+	if d.a.unseen {
+		d.a.unseen, d.a.hidden = false, d.a.clock.Now().Add(15*time.Second)
+	}
+	d.a.mu.Unlock()
+	return d.Driver.Delete(ctx, ref)
+}
+
+func (a *fakeDocker) hideAtDelete() {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	a.unseen = true
 }
 
 // hide lets the lists of containers be empty for a time.

@@ -103,7 +103,7 @@ func TestFaultsAtDocker(t *testing.T) {
 			return script{create: func() {
 				a.spoil(1, post, "^/containers/create$", lost)
 				absent()
-			}, resume: absent, remove: absent}
+			}, resume: absent, remove: a.hideAtDelete}
 		}},
 		"away": {script: func(a *fakeDocker) script {
 			away := func() { a.leave(15 * time.Second) }
