@@ -67,12 +67,12 @@ func TestBoxdMustRunInAnyImage(t *testing.T) {
 	text := filepath.Join(t.TempDir(), "text")
 	require.NoError(t, os.WriteFile(text, []byte("#!/bin/sh\n"), 0o755))
 	for name, row := range map[string]struct{ path, says string }{
-		"another architecture":  {program(t, elf.EM_AARCH64), "is for amd64 and boxd"},
-		"a dynamic program":     {program(t, elf.EM_X86_64, elf.PT_LOAD, elf.PT_INTERP), "linked dynamically"},
+		"another architecture":  {dockertest.Program(t, elf.EM_AARCH64), "is for amd64 and boxd"},
+		"a dynamic program":     {dockertest.Program(t, elf.EM_X86_64, elf.PT_LOAD, elf.PT_INTERP), "linked dynamically"},
 		"a script":              {text, "not a program for Linux"},
 		"a directory":           {t.TempDir(), "not a file"},
 		"nothing":               {filepath.Join(t.TempDir(), "nothing"), "no such file"},
-		"an unknown machine":    {program(t, elf.EM_SPARC), "EM_SPARC"},
+		"an unknown machine":    {dockertest.Program(t, elf.EM_SPARC), "EM_SPARC"},
 		"what is no executable": {relocatable(t), "ET_REL"},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -91,7 +91,7 @@ func TestBoxdMustRunInAnyImage(t *testing.T) {
 
 func relocatable(t *testing.T) string {
 	t.Helper()
-	path := program(t, elf.EM_X86_64)
+	path := dockertest.Program(t, elf.EM_X86_64)
 	content, err := os.ReadFile(path)
 	require.NoError(t, err)
 	content[16] = byte(elf.ET_REL)

@@ -1,14 +1,10 @@
 package docker_test
 
 import (
-	"bytes"
 	"context"
 	"debug/elf"
-	"encoding/binary"
 	"net"
 	"net/netip"
-	"os"
-	"path/filepath"
 	"testing"
 	"time"
 
@@ -49,7 +45,7 @@ func fakeOf(t *testing.T, kind docker.SuspendKind, api, least string) *place {
 	engine := dockertest.New(t, api, least)
 	engine.AddImage(fakeImage, dockertest.Image{Architecture: "amd64", Files: []string{standIn}})
 	p := &place{fake: engine, opts: docker.Options{
-		Host: engine.Host(), Boxd: []string{program(t, elf.EM_X86_64)}, DefaultImage: fakeImage, Suspend: kind, StopTimeout: time.Second,
+		Host: engine.Host(), Boxd: []string{dockertest.Program(t, elf.EM_X86_64)}, DefaultImage: fakeImage, Suspend: kind, StopTimeout: time.Second,
 	}}
 	p.api = dial(t, p.opts.Host)
 	return p
@@ -61,24 +57,6 @@ func dial(t *testing.T, host string) *client.Client {
 	require.NoError(t, err)
 	t.Cleanup(func() { _ = api.Close() })
 	return api
-}
-
-// program writes the least that passes for a static program: a fake engine runs none.
-func program(t *testing.T, machine elf.Machine, progs ...elf.ProgType) string {
-	t.Helper()
-	const head, entry = 64, 56
-	ident := [16]byte{0x7f, 'E', 'L', 'F', byte(elf.ELFCLASS64), byte(elf.ELFDATA2LSB), byte(elf.EV_CURRENT)}
-	var out bytes.Buffer
-	require.NoError(t, binary.Write(&out, binary.LittleEndian, elf.Header64{
-		Ident: ident, Type: uint16(elf.ET_EXEC), Machine: uint16(machine), Version: uint32(elf.EV_CURRENT),
-		Phoff: head, Ehsize: head, Phentsize: entry, Phnum: uint16(len(progs)),
-	}))
-	for _, p := range progs {
-		require.NoError(t, binary.Write(&out, binary.LittleEndian, elf.Prog64{Type: uint32(p)}))
-	}
-	name := filepath.Join(t.TempDir(), "boxd")
-	require.NoError(t, os.WriteFile(name, out.Bytes(), 0o755))
-	return name
 }
 
 func (p *place) driver(t *testing.T, installation string) *docker.Driver {

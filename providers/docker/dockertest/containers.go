@@ -20,7 +20,7 @@ import (
 
 const never = "0001-01-01T00:00:00Z"
 
-func now() string { return time.Now().UTC().Format(time.RFC3339Nano) }
+func (e *Engine) now() string { return e.clock().UTC().Format(time.RFC3339Nano) }
 
 func (e *Engine) create(w http.ResponseWriter, r *http.Request) {
 	var asked container.CreateRequest
@@ -45,7 +45,7 @@ func (e *Engine) create(w http.ResponseWriter, r *http.Request) {
 	}
 	b := &box{from: image, files: map[string][]byte{}, owners: map[string][2]int{}}
 	maps.Copy(b.files, image.content)
-	b.ID, b.Name, b.Created, b.Image = random(), "/"+name, now(), image.id
+	b.ID, b.Name, b.Created, b.Image = random(), "/"+name, e.now(), image.id
 	b.Config, b.HostConfig = asked.Config, asked.HostConfig
 	if b.HostConfig == nil {
 		b.HostConfig = &container.HostConfig{}
@@ -189,7 +189,7 @@ func (e *Engine) start(w http.ResponseWriter, b *box) {
 		}
 	}
 	b.NetworkSettings.Ports = ports
-	*b.State = container.State{Status: container.StateRunning, Running: true, Pid: 1000, StartedAt: now(), FinishedAt: b.State.FinishedAt}
+	*b.State = container.State{Status: container.StateRunning, Running: true, Pid: 1000, StartedAt: e.now(), FinishedAt: b.State.FinishedAt}
 	// Like boxd, which reads its environment and removes it.
 	if at := slices.Index(b.Config.Entrypoint, "--env-file"); at >= 0 {
 		file := b.Config.Entrypoint[at+1]
@@ -203,7 +203,7 @@ func (e *Engine) start(w http.ResponseWriter, b *box) {
 // end ends a container's processes.
 func (e *Engine) end(b *box, code int) {
 	e.unserve(b)
-	*b.State = container.State{Status: container.StateExited, ExitCode: code, StartedAt: b.State.StartedAt, FinishedAt: now()}
+	*b.State = container.State{Status: container.StateExited, ExitCode: code, StartedAt: b.State.StartedAt, FinishedAt: e.now()}
 	b.NetworkSettings.Ports = network.PortMap{}
 	e.tell(b, events.ActionDie)
 	if b.HostConfig.AutoRemove {
@@ -264,11 +264,12 @@ func (e *Engine) archive(w http.ResponseWriter, r *http.Request, b *box) {
 
 // tell sends an event to who listens.
 func (e *Engine) tell(b *box, action events.Action) {
+	e.write(events.ContainerEventType, action, strings.TrimPrefix(b.Name, "/"))
 	attributes := map[string]string{"name": strings.TrimPrefix(b.Name, "/"), "image": b.Config.Image}
 	maps.Copy(attributes, b.Config.Labels)
 	for watcher := range e.watchers {
 		select {
-		case watcher <- events.Message{Type: events.ContainerEventType, Action: action, Actor: events.Actor{ID: b.ID, Attributes: attributes}, TimeNano: time.Now().UnixNano()}:
+		case watcher <- events.Message{Type: events.ContainerEventType, Action: action, Actor: events.Actor{ID: b.ID, Attributes: attributes}, TimeNano: e.clock().UnixNano()}:
 		default: // one that does not listen misses it
 		}
 	}

@@ -7,7 +7,6 @@ import (
 	"fmt"
 	"io"
 	"maps"
-	"net"
 	"net/http"
 	"net/http/httptest"
 	"regexp"
@@ -41,6 +40,9 @@ type Engine struct {
 	stopping   chan struct{} // held stops wait for its end; nil for none
 	committing chan struct{} // and held commits
 	closed     chan struct{}
+	clock      func() time.Time
+	inside     Inside
+	ledger     []string
 }
 
 // Image is what the engine knows of an image.
@@ -51,8 +53,10 @@ type Image struct {
 	Files              []string // the programs in it
 }
 
-// Fault is what happens to one call instead of its answer.
+// Fault is what happens to one call instead of its answer. One that has only First
+// lets the call be done as ever after it.
 type Fault struct {
+	First   func() // runs right before; it may call the engine
 	Status  int
 	Message string
 	Header  map[string]string
@@ -84,7 +88,7 @@ func New(t *testing.T, api, least string) *Engine {
 		id: random(), data: random(), api: api, least: least,
 		registry:   map[string]Image{},
 		containers: map[string]*box{}, volumes: map[string]volume.Volume{},
-		watchers: map[chan events.Message]bool{}, closed: make(chan struct{}),
+		watchers: map[chan events.Message]bool{}, closed: make(chan struct{}), clock: time.Now,
 	}
 	e.server = httptest.NewServer(e)
 	t.Cleanup(func() {
@@ -153,6 +157,27 @@ func (e *Engine) Next(method, path string, f Fault) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	e.faults = append(e.faults, fault{method, regexp.MustCompile(path), f})
+}
+
+// SetClock gives the engine another clock, which may be asked by several at once.
+func (e *Engine) SetClock(now func() time.Time) {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	e.clock = now
+}
+
+// Ledger returns what was done so far, as "KIND ACTION NAME" in the words of the
+// engine's events: such as "container start x", "volume destroy x". A call that was
+// refused is not in it.
+func (e *Engine) Ledger() []string {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	return slices.Clone(e.ledger)
+}
+
+// write adds to the ledger.
+func (e *Engine) write(kind events.Type, action events.Action, name string) {
+	e.ledger = append(e.ledger, fmt.Sprintf("%s %s %s", kind, action, name))
 }
 
 // HoldStops lets no container stop before release is called.
@@ -257,6 +282,12 @@ func (e *Engine) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	e.mu.Unlock()
 	w.Header().Set("Api-Version", api)
 	w.Header().Set("Ostype", "linux")
+	if hit != nil && hit.First != nil {
+		hit.First()
+		if hit.Status == 0 && !hit.Lose && !hit.Cut {
+			hit = nil
+		}
+	}
 	switch {
 	case down, hit != nil && hit.Cut:
 		panic(http.ErrAbortHandler)
@@ -320,46 +351,4 @@ func filtersOf(r *http.Request) map[string]map[string]bool {
 	out := map[string]map[string]bool{}
 	_ = json.Unmarshal([]byte(r.URL.Query().Get("filters")), &out)
 	return out
-}
-
-// serve lets a container answer on its port, by hanging while it is paused.
-func (e *Engine) serve(b *box, port string) (string, error) {
-	var listener net.Listener
-	var err error
-	for {
-		if listener, err = net.Listen("tcp", "127.0.0.1:"+port); err != nil { //nolint:noctx // local and instant
-			return "", err
-		}
-		_, got, _ := net.SplitHostPort(listener.Addr().String())
-		if port != "0" || got != b.lastPort { // a real engine counts on
-			b.lastPort = got
-			break
-		}
-		defer listener.Close()
-	}
-	serving := &http.Server{ReadHeaderTimeout: time.Minute, Handler: http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) {
-		e.mu.Lock()
-		paused := b.paused
-		e.mu.Unlock()
-		if paused != nil {
-			select {
-			case <-paused:
-			case <-r.Context().Done():
-			}
-		}
-	})}
-	b.serving = serving
-	go func() { _ = serving.Serve(listener) }()
-	return b.lastPort, nil
-}
-
-func (e *Engine) unserve(b *box) {
-	if b.serving != nil {
-		_ = b.serving.Close()
-		b.serving = nil
-	}
-	if b.paused != nil {
-		close(b.paused)
-		b.paused = nil
-	}
 }

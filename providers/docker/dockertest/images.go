@@ -9,6 +9,7 @@ import (
 
 	dockerspec "github.com/moby/docker-image-spec/specs-go/v1"
 	"github.com/moby/moby/api/types/container"
+	"github.com/moby/moby/api/types/events"
 	"github.com/moby/moby/api/types/image"
 	"github.com/moby/moby/api/types/mount"
 	"github.com/moby/moby/api/types/system"
@@ -49,7 +50,7 @@ func (e *Engine) add(name string, one *stored) {
 	for _, old := range e.images {
 		old.tags = slices.DeleteFunc(old.tags, func(tag string) bool { return tag == name })
 	}
-	one.id, one.created, one.tags = "sha256:"+random(), time.Now().UTC(), []string{name}
+	one.id, one.created, one.tags = "sha256:"+random(), e.clock().UTC(), []string{name}
 	e.images = append(e.images, one)
 }
 
@@ -119,6 +120,7 @@ func (e *Engine) removeImage(w http.ResponseWriter, found *stored, name string) 
 		}
 	}
 	found.tags = slices.DeleteFunc(found.tags, func(tag string) bool { return tag == name })
+	e.write(events.ImageEventType, events.ActionUnTag, name)
 	out := []image.DeleteResponse{{Untagged: name}}
 	below := slices.ContainsFunc(e.images, func(one *stored) bool { return one.from == found })
 	if len(found.tags) == 0 && !below {
@@ -152,7 +154,9 @@ func (e *Engine) commit(w http.ResponseWriter, r *http.Request) {
 			made.content[at] = content
 		}
 	}
-	e.add(strings.TrimPrefix(query.Get("repo"), "docker.io/library/")+":"+query.Get("tag"), made)
+	name := strings.TrimPrefix(query.Get("repo"), "docker.io/library/") + ":" + query.Get("tag")
+	e.add(name, made)
+	e.write(events.ImageEventType, events.ActionCreate, name)
 	answer(w, http.StatusCreated, container.CommitResponse{ID: made.id})
 }
 

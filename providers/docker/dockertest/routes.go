@@ -21,7 +21,7 @@ func (e *Engine) route(w http.ResponseWriter, r *http.Request, path string) {
 	case path == "/info":
 		e.mu.Lock()
 		defer e.mu.Unlock()
-		answer(w, http.StatusOK, system.Info{ID: e.id, Name: "fake", OSType: "linux", Architecture: "x86_64", LoggingDriver: "json-file", SystemTime: now(), ServerVersion: "fake"})
+		answer(w, http.StatusOK, system.Info{ID: e.id, Name: "fake", OSType: "linux", Architecture: "x86_64", LoggingDriver: "json-file", SystemTime: e.now(), ServerVersion: "fake"})
 	case path == "/events":
 		e.events(w, r)
 	case path == "/networks/none":
@@ -64,7 +64,8 @@ func (e *Engine) route(w http.ResponseWriter, r *http.Request, path string) {
 // volumeNamed makes a volume, or answers the one that is there.
 func (e *Engine) volumeNamed(name string, labels map[string]string) volume.Volume {
 	if _, ok := e.volumes[name]; !ok {
-		e.volumes[name] = volume.Volume{Name: name, Driver: "local", Scope: "local", Labels: labels, CreatedAt: now()}
+		e.write(events.VolumeEventType, events.ActionCreate, name)
+		e.volumes[name] = volume.Volume{Name: name, Driver: "local", Scope: "local", Labels: labels, CreatedAt: e.now()}
 	}
 	return e.volumes[name]
 }
@@ -98,6 +99,7 @@ func (e *Engine) volume(w http.ResponseWriter, r *http.Request, name string) {
 			}
 		}
 		delete(e.volumes, name)
+		e.write(events.VolumeEventType, events.ActionDestroy, name)
 		w.WriteHeader(http.StatusNoContent)
 	}
 }
