@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"context"
 	"errors"
+	"strings"
 
 	"github.com/containerd/errdefs"
 	"github.com/moby/moby/api/types/container"
@@ -140,13 +141,14 @@ func (d *Driver) held(ctx context.Context, ref box.Ref, change func(ctx context.
 	return s.report(ctx, id)
 }
 
-// Suspend stops or pauses the container and keeps the volume. FailedPrecondition:
-// the container was removed, or is dead; resume the box, or delete it. Unknown: what
-// was read afterwards does not prove it; look again.
+// Suspend stops or pauses the container and keeps the volume. A box whose container
+// was removed is settled as suspended: nothing of it runs, and its files are there.
+// FailedPrecondition: the container is dead; resume the box, or delete it. Unknown:
+// what was read afterwards does not prove it; look again.
 func (d *Driver) Suspend(ctx context.Context, ref box.Ref) (box.Observation, error) {
 	return d.toRest(ctx, ref, func(ctx context.Context, s *session, f *found) error {
 		if f.container == nil {
-			return box.Errorf(box.ClassFailedPrecondition, "the container of box %s was removed; resume it, which makes it again on its volume, or delete it", ref.Name)
+			return nil
 		}
 		switch f.state() {
 		case container.StatePaused:
@@ -209,6 +211,9 @@ func (d *Driver) toRest(ctx context.Context, ref box.Ref, change func(ctx contex
 		}
 		return err
 	})
+	if err == nil && out.Phase == box.PhaseFailed && strings.HasPrefix(out.Evidence, withoutContainer) {
+		out.Phase, out.MemoryKept = box.PhaseSuspended, box.No
+	}
 	if err == nil && out.Phase != box.PhaseSuspended {
 		return box.Observation{}, box.Errorf(box.ClassUnknown, "box %s is %s after its suspend (%s); look again", ref.Name, out.Phase, out.Evidence)
 	}

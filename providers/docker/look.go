@@ -170,6 +170,9 @@ type sight struct {
 	frozen   bool
 }
 
+// withoutContainer begins the evidence of a box of which the volume alone is there.
+const withoutContainer = "its container was removed, "
+
 // judge says what the box is.
 func (f *found) judge() sight {
 	say := func(phase box.Phase, since time.Time, format string, args ...any) sight {
@@ -181,7 +184,7 @@ func (f *found) judge() sight {
 	case f.deleting:
 		return say(box.PhaseFailed, time.Time{}, "deletion began and is not finished")
 	case f.container == nil:
-		return say(box.PhaseFailed, time.Time{}, "its container was removed, its files are in volume %s", f.data.Name)
+		return say(box.PhaseFailed, time.Time{}, withoutContainer+"its files are in volume %s", f.data.Name)
 	}
 	state := f.container.State
 	asked := f.intent.suspends(f.life())
