@@ -65,7 +65,7 @@ func TestRealAgentServer(t *testing.T) {
 		wrote[id] = api.events(id)
 		require.GreaterOrEqual(t, len(wrote[id]), n+2)
 	}
-	fillCache(t, i.boxDir(s))
+	fillCacheWith(t, i.boxDir(s), 128<<20)
 	answerOf[box.ActionAnswer](i, "box", "release", ws, "--holder", "agent")
 
 	suspended := i.await(ws, realWithin, box.StateSuspended)

@@ -233,7 +233,7 @@ func TestDigitalOceanSessionsInCanvas(t *testing.T) { //nolint:tparallel // its 
 		require.Contains(t, s.Flags, "quota-blocked")
 		for _, said := range []string{third.do("box", "why", third.ws), third.waitsInVain("box", "create", third.ws, "--provider", third.provider.Name(), "--wait", "--timeout", "5s")} {
 			t.Log(said)
-			require.Contains(t, said, "suspended for longest: ")
+			require.Contains(t, said, "quiet for longest: ")
 			require.Contains(t, said, first.ws)
 			require.Contains(t, said, second.ws)
 			require.Contains(t, said, "; export and delete one of them with \"boxkeeper box delete ID\", or ask DigitalOcean for a higher limit", "its end was cut")

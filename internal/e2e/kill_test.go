@@ -144,11 +144,18 @@ const cacheFile = "home/.cache/pip/http-v2/x.body"
 
 func fillCache(t *testing.T, boxDir string) {
 	t.Helper()
+	fillCacheWith(t, boxDir, 4<<20)
+}
+
+// fillCacheWith is fillCache with so many bytes: what is freed is what the disk has
+// more of, so they have to be more than others write while it is measured.
+func fillCacheWith(t *testing.T, boxDir string, bytes int) {
+	t.Helper()
 	name := filepath.Join(boxDir, cacheFile)
 	require.NoError(t, os.MkdirAll(filepath.Dir(name), 0o700))
 	file, err := os.OpenFile(name, os.O_CREATE|os.O_WRONLY|os.O_TRUNC, 0o600)
 	require.NoError(t, err)
-	_, err = file.Write(make([]byte, 4<<20))
+	_, err = file.Write(make([]byte, bytes))
 	require.NoError(t, err)
 	require.NoError(t, file.Sync()) // until then it may take no room on the disk, and none is freed with it
 	require.NoError(t, file.Close())
