@@ -26,16 +26,9 @@ func (d *Driver) Endpoint(ctx context.Context, ref box.Ref) (driver.Endpoint, er
 	if err != nil {
 		return driver.Endpoint{}, err
 	}
-	switch seen := f.judge(); seen.phase {
-	case box.PhaseRunning:
-	case box.PhaseStarting:
-		return driver.Endpoint{}, box.Errorf(box.ClassUnavailable, "box %s is being started; ask again", ref.Name)
-	case box.PhaseGone:
-		return driver.Endpoint{}, box.Errorf(box.ClassNotFound, "there is no box %s: %s", ref.Name, seen.evidence)
-	case box.PhaseUnknown:
-		return driver.Endpoint{}, box.Errorf(box.ClassUnknown, "what box %s does is unknown (%s); ask again", ref.Name, seen.evidence)
-	case box.PhaseSuspended, box.PhaseFailed:
-		return driver.Endpoint{}, box.Errorf(box.ClassFailedPrecondition, "box %s is %s (%s); resume it first", ref.Name, seen.phase, seen.evidence)
+	seen := f.judge()
+	if err := driver.Unreachable(ref.Name, seen.phase, seen.evidence); err != nil {
+		return driver.Endpoint{}, err
 	}
 	inside, _ := network.PortFrom(portIn, network.TCP)
 	if f.container.NetworkSettings != nil {

@@ -34,6 +34,24 @@ func ClassOf(err error) (class box.Class, retryAfter time.Duration) {
 	return box.ClassUnknown, 0
 }
 
+// Unreachable returns why a box of this name that was seen in a phase has no
+// endpoint, in the classes that [Driver.Endpoint] asks for; nil for one that runs.
+// Said is the evidence of the phase.
+func Unreachable(name string, phase box.Phase, said string) error {
+	switch phase {
+	case box.PhaseRunning:
+		return nil
+	case box.PhaseStarting:
+		return box.Errorf(box.ClassUnavailable, "box %s is being started (%s); ask again", name, said)
+	case box.PhaseGone:
+		return box.Errorf(box.ClassNotFound, "there is no box %s: %s", name, said)
+	case box.PhaseSuspended, box.PhaseFailed:
+		return box.Errorf(box.ClassFailedPrecondition, "box %s is %s (%s); resume it first", name, phase, said)
+	case box.PhaseUnknown:
+	}
+	return box.Errorf(box.ClassUnknown, "what box %s does is unknown (%s); look again", name, said)
+}
+
 // Variables returns Env and SecretEnv as one, for a program that gets those of
 // fixed from its driver beside them, the one with the session key for one. Those
 // are not in the answer. Invalid: a name or a value that no environment can hold,

@@ -364,16 +364,8 @@ func (d *Driver) Endpoint(ctx context.Context, ref box.Ref) (driver.Endpoint, er
 	if err != nil {
 		return driver.Endpoint{}, err
 	}
-	switch seen.Phase {
-	case box.PhaseRunning:
-	case box.PhaseStarting:
-		return driver.Endpoint{}, box.Errorf(box.ClassUnavailable, "box %s is being started; ask again", ref.Name)
-	case box.PhaseGone:
-		return driver.Endpoint{}, box.Errorf(box.ClassNotFound, "there is no box %s: %s", ref.Name, seen.Evidence)
-	case box.PhaseUnknown:
-		return driver.Endpoint{}, box.Errorf(box.ClassUnknown, "what box %s does is unknown (%s); look again", ref.Name, seen.Evidence)
-	case box.PhaseSuspended, box.PhaseFailed:
-		return driver.Endpoint{}, box.Errorf(box.ClassFailedPrecondition, "box %s is %s (%s); resume it first", ref.Name, seen.Phase, seen.Evidence)
+	if err := driver.Unreachable(ref.Name, seen.Phase, seen.Evidence); err != nil {
+		return driver.Endpoint{}, err
 	}
 	at, err := d.address(ref.Name)
 	if err != nil {

@@ -150,16 +150,8 @@ func (d *Driver) Endpoint(ctx context.Context, ref box.Ref) (driver.Endpoint, er
 	if err != nil {
 		return driver.Endpoint{}, err
 	}
-	switch seen.Phase {
-	case box.PhaseRunning:
-	case box.PhaseStarting:
-		return driver.Endpoint{}, box.Errorf(box.ClassUnavailable, "box %s is being started (%s); ask again", ref.Name, seen.Evidence)
-	case box.PhaseGone:
-		return driver.Endpoint{}, box.Errorf(box.ClassNotFound, "there is no box %s: %s", ref.Name, seen.Evidence)
-	case box.PhaseSuspended, box.PhaseFailed:
-		return driver.Endpoint{}, box.Errorf(box.ClassFailedPrecondition, "box %s is %s (%s); resume it first", ref.Name, seen.Phase, seen.Evidence)
-	case box.PhaseUnknown:
-		return driver.Endpoint{}, box.Errorf(box.ClassUnknown, "box %s says %s, which is not known; look again", ref.Name, seen.Evidence)
+	if err := driver.Unreachable(ref.Name, seen.Phase, seen.Evidence); err != nil {
+		return driver.Endpoint{}, err
 	}
 	if s.URL == "" || s.Key == "" {
 		return driver.Endpoint{}, box.Errorf(box.ClassUnavailable, "box %s runs and has no address or no key yet; ask again", ref.Name)
