@@ -270,11 +270,8 @@ func realPath(path string) string {
 
 // readSecret reads a secret's file. An own one must be closed to others.
 func readSecret(ref, path string, own bool) (string, error) {
-	if own {
-		info, err := os.Stat(path)
-		if err == nil && info.Mode().Perm()&0o077 != 0 {
-			return "", box.Errorf(box.ClassFailedPrecondition, "secret %s can be read by other users of this machine; run: chmod 600 %s", ref, shellWord(path))
-		}
+	if own && isOpenToOthers(path) {
+		return "", box.Errorf(box.ClassFailedPrecondition, "secret %s can be read by other users of this machine; run: chmod 600 %s", ref, shellWord(path))
 	}
 	data, err := readSmall(path, maxSecretBytes)
 	switch {
@@ -284,6 +281,12 @@ func readSecret(ref, path string, own bool) (string, error) {
 		return "", box.Errorf(box.ClassFailedPrecondition, "read secret %s from %s: %w", ref, path, err)
 	}
 	return string(data), nil
+}
+
+// isOpenToOthers reports whether other users have any access to a file that is there.
+func isOpenToOthers(path string) bool {
+	info, err := os.Stat(path)
+	return err == nil && info.Mode().Perm()&0o077 != 0
 }
 
 // shellWord quotes a path for a command that a person copies.

@@ -3,7 +3,6 @@ package config
 import (
 	"errors"
 	"io/fs"
-	"os"
 	"path/filepath"
 	"syscall"
 
@@ -26,8 +25,7 @@ func readToolFile(path string) ([]byte, error) {
 // openToOthers is the warning about a secret's file that others may read; empty
 // where they may not. Tools use such a file all the same, so we do.
 func openToOthers(path string) string {
-	info, err := os.Stat(path)
-	if err != nil || info.Mode().Perm()&0o077 == 0 {
+	if !isOpenToOthers(path) {
 		return ""
 	}
 	return path + " holds a secret and is open to other users of this machine; run: chmod 600 " + shellWord(path)
