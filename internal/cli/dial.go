@@ -32,10 +32,36 @@ type environ struct{ env Env }
 func (e environ) Environ() []string                    { return e.env.Environ }
 func (e environ) LookupEnv(name string) (string, bool) { return e.env.lookup(name) }
 
+// temporalProfile reads Temporal's own configuration: its file, then the
+// environment.
+func (a *Shared) temporalProfile() (envconfig.ClientConfigProfile, error) {
+	return envconfig.LoadClientConfigProfile(envconfig.LoadClientConfigProfileOptions{ConfigFileProfile: a.profile, EnvLookup: environ{a.env}})
+}
+
+// temporalSecrets returns what lets us in at Temporal, wherever it was read from:
+// a service may repeat it in what it answers. A configuration that cannot be read
+// has none; who connects with it is told why.
+func (a *Shared) temporalSecrets() []box.Secret {
+	profile, err := a.temporalProfile()
+	if err != nil {
+		return nil
+	}
+	secrets := []box.Secret{box.Secret(profile.APIKey)}
+	for _, value := range profile.GRPCMeta { // which of the headers lets us in only the service knows
+		_, bare, _ := strings.Cut(value, " ") // behind a scheme
+		secrets = append(secrets, box.Secret(value), box.Secret(bare))
+	}
+	return secrets
+}
+
 // ClientOptions returns how to reach Temporal: Temporal's own configuration
 // file and environment, then the flags.
 func (a *Shared) ClientOptions() (client.Options, error) {
-	o, err := envconfig.LoadClientOptions(envconfig.LoadClientOptionsRequest{ConfigFileProfile: a.profile, EnvLookup: environ{a.env}})
+	var o client.Options
+	profile, err := a.temporalProfile()
+	if err == nil {
+		o, err = profile.ToClientOptions(envconfig.ToClientOptionsRequest{})
+	}
 	if err != nil {
 		return o, box.Invalidf("temporal", "read the configuration of the connection: %v; check TEMPORAL_* and Temporal's configuration file", err)
 	}
@@ -76,7 +102,9 @@ func (a *Shared) connect(c *cobra.Command) (*session, error) {
 	if text, ok := a.env.lookup("BOXKEEPER_LOG_LEVEL"); ok && text == "debug" {
 		level = text
 	}
-	logger, err := telemetry.NewLogger(c.ErrOrStderr(), telemetry.LogOptions{Level: level})
+	redactor := &telemetry.Redactor{}
+	redactor.Add(a.temporalSecrets()...)
+	logger, err := telemetry.NewLogger(c.ErrOrStderr(), telemetry.LogOptions{Level: level, Redactor: redactor})
 	if err != nil {
 		return nil, err
 	}
@@ -105,7 +133,7 @@ func (s *session) unreachable(err error) error {
 	case codes.Unauthenticated, codes.PermissionDenied:
 		return box.Errorf(box.ClassUnauthorized, "Temporal at %s refused the credentials; check TEMPORAL_API_KEY or TEMPORAL_TLS_*", s.address)
 	}
-	return box.Errorf(box.ClassUnavailable, "Temporal cannot be reached at %s; start it, or name another address with --address or TEMPORAL_ADDRESS", s.address)
+	return box.Errorf(box.ClassUnavailable, "Temporal cannot be reached at %s: %s; start it, name another address with --address or TEMPORAL_ADDRESS, or see to TEMPORAL_TLS*", s.address, printable(err.Error()))
 }
 
 // needWorker fails with Unavailable when nobody serves the workflows, after a

@@ -46,8 +46,16 @@ func typedCommands(page string) []string {
 func TestCommandsOnPagesExist(t *testing.T) {
 	t.Parallel()
 	checked := 0
-	for _, path := range []string{"README.md", filepath.Join("docs", "contract.md")} {
-		page, err := os.ReadFile(filepath.Join("..", "..", path))
+	root := filepath.Join("..", "..")
+	var pages []string
+	for _, some := range []string{"*.md", "docs/*.md", "docs/providers/*.md", "docs/adr/*.md", "examples/*/*.md"} {
+		found, err := filepath.Glob(filepath.Join(root, filepath.FromSlash(some)))
+		require.NoError(t, err)
+		require.NotEmpty(t, found, some)
+		pages = append(pages, found...)
+	}
+	for _, path := range pages {
+		page, err := os.ReadFile(path)
 		require.NoError(t, err)
 		for _, line := range typedCommands(string(page)) {
 			checked++

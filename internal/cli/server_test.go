@@ -91,7 +91,7 @@ func (s *server) PollActivityTaskQueue(ctx context.Context, r *workflowservicepb
 	return &workflowservicepb.PollActivityTaskQueueResponse{}, nil
 }
 
-func startServer(t *testing.T) *server {
+func startServer(t *testing.T, options ...grpc.ServerOption) *server {
 	t.Helper()
 	var lc net.ListenConfig
 	l, err := lc.Listen(t.Context(), "tcp", "127.0.0.1:0")
@@ -106,7 +106,7 @@ func startServer(t *testing.T) *server {
 		},
 	}
 	s.stop, s.end = context.WithCancel(context.Background()) //nolint:forbidigo // ended by the test itself
-	g := grpc.NewServer()
+	g := grpc.NewServer(options...)
 	workflowservicepb.RegisterWorkflowServiceServer(g, s)
 	operatorservicepb.RegisterOperatorServiceServer(g, s)
 	alive := health.NewServer()

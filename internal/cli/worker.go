@@ -73,8 +73,8 @@ func (a *Shared) OpenParts(ctx context.Context, cfg config.Config) (_ *Parts, er
 	if p.Installation, err = cfg.OpenInstallation(); err != nil {
 		return nil, err
 	}
-	apiKey, _ := a.env.lookup("TEMPORAL_API_KEY")
-	redactor.Add(p.Installation.Secret, box.Secret(apiKey))
+	redactor.Add(p.Installation.Secret)
+	redactor.Add(a.temporalSecrets()...)
 	p.Secret = func(reference string) (box.Secret, error) {
 		secret, err := cfg.SpecSecret(reference)
 		redactor.Add(secret)
