@@ -140,7 +140,7 @@ func (a *Shared) confirmCommand() *cobra.Command {
 			if err != nil {
 				return err
 			}
-			out.Verdict, out.Text, out.Status = "accepted", gone(status) + " and the workspace is box-archived", &status
+			out.Verdict, out.Text, out.Status = "accepted", gone(status)+" and the workspace is box-archived", &status
 		}
 		return a.show(c, out, func(p *page) { s.confirmedText(p, out) })
 	}

@@ -41,6 +41,7 @@ type fakeTemporal struct {
 	noWorker bool
 	unserved map[string]bool                      // queues that no worker serves
 	failed   map[string][]*historypb.HistoryEvent // histories of workflows that failed
+	pending  []*workflowpb.PendingActivityInfo    // of every workflow
 	// lost, by method, are answers that never come: the request is carried out.
 	lost map[string]bool
 	// fail, by method, is what is answered instead.
@@ -122,7 +123,7 @@ func (f *fakeTemporal) DescribeWorkflowExecution(_ context.Context, id, _ string
 		}
 		status = enumspb.WORKFLOW_EXECUTION_STATUS_RUNNING
 	}
-	return &workflowservicepb.DescribeWorkflowExecutionResponse{WorkflowExecutionInfo: &workflowpb.WorkflowExecutionInfo{
+	return &workflowservicepb.DescribeWorkflowExecutionResponse{PendingActivities: f.pending, WorkflowExecutionInfo: &workflowpb.WorkflowExecutionInfo{
 		Execution: &commonpb.WorkflowExecution{WorkflowId: id, RunId: "run-1"}, Status: status, SearchAttributes: f.attributes(workspaceOf(id)),
 	}}, nil
 }
