@@ -158,6 +158,8 @@ func (b *Boxes) dial(ctx context.Context, ref box.Ref) (*agentserver.Client, err
 
 // awaitReady waits until the agent-server answers, for as long as the
 // provider's row allows. It reports false, without an error, when it does not.
+// Why it did not yet is told meanwhile, as a text: nothing else says so before the
+// end of the step.
 func (b *Boxes) awaitReady(ctx context.Context, ref box.Ref) (bool, error) {
 	bound := b.Provider.Capabilities().ResumeWait.Std()
 	if bound == 0 {
@@ -168,12 +170,13 @@ func (b *Boxes) awaitReady(ctx context.Context, ref box.Ref) (bool, error) {
 	tick := time.NewTicker(readyPause)
 	defer tick.Stop()
 	for {
-		if client, err := b.dial(within, ref); err == nil {
-			err = client.Ready(within)
-			client.Close()
-			if err == nil {
-				return true, nil
-			}
+		err := b.ready(within, ref)
+		if err == nil {
+			tell(ctx)
+			return true, nil
+		}
+		if within.Err() == nil {
+			tell(ctx, "its agent-server does not answer yet: "+err.Error())
 		}
 		select {
 		case <-within.Done():
@@ -181,6 +184,15 @@ func (b *Boxes) awaitReady(ctx context.Context, ref box.Ref) (bool, error) {
 		case <-tick.C:
 		}
 	}
+}
+
+func (b *Boxes) ready(ctx context.Context, ref box.Ref) error {
+	client, err := b.dial(ctx, ref)
+	if err != nil {
+		return err
+	}
+	defer client.Close()
+	return client.Ready(ctx)
 }
 
 // notReady says of a box that is up why its agent-server does not answer, as far

@@ -98,11 +98,27 @@ func resolve(reference string) (box.Secret, error) {
 }
 
 type counter struct {
-	mu sync.Mutex
-	n  int
+	mu   sync.Mutex
+	n    int
+	told string // the newest text of a heartbeat
+}
+
+func (c *counter) hear(details converter.EncodedValues) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	var text string
+	if c.n++; details != nil && details.HasValues() && details.Get(&text) == nil {
+		c.told = text
+	}
 }
 
 func (c *counter) add() { c.mu.Lock(); defer c.mu.Unlock(); c.n++ }
+func (c *counter) said() string {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.told
+}
+
 func (c *counter) count() int {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -138,7 +154,7 @@ func run[I any](ctx context.Context, r *rig, act func(context.Context, I) (box.O
 	env := suite.NewTestActivityEnvironment()
 	env.SetWorkerOptions(worker.Options{BackgroundActivityContext: ctx})
 	env.RegisterActivityWithOptions(act, activity.RegisterOptions{Name: "act"})
-	env.SetOnActivityHeartbeatListener(func(*activity.Info, converter.EncodedValues) { r.beats.add() })
+	env.SetOnActivityHeartbeatListener(func(_ *activity.Info, details converter.EncodedValues) { r.beats.hear(details) })
 	value, err := env.ExecuteActivity("act", in)
 	if err != nil {
 		return box.Outcome{}, err

@@ -114,6 +114,9 @@ func TestReadinessIsWaitedForAndBounded(t *testing.T) {
 	}
 	target := activities.Target{Workspace: workspace, Ref: out.Observation.Ref, Step: "e1-s2"}
 	fails(r, box.ClassUnavailable, r.boxes.AwaitReady, target)
+	if told := r.beats.said(); !strings.HasPrefix(told, "its agent-server does not answer yet: ") {
+		t.Errorf("while it waited it told %q", told)
+	}
 	r.server.Break(agentservertest.Faults{Ends: "start agent-server: no such file or directory"})
 	failure := fails(r, box.ClassUnavailable, r.boxes.AwaitReady, target)
 	if !strings.Contains(failure.Message, "started again 3 times, last: start agent-server: no such file") || !strings.Contains(failure.Message, out.Observation.Evidence) {

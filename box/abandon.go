@@ -21,13 +21,25 @@ type Abandonment struct {
 	Unmade   bool `json:"unmade,omitzero"`
 }
 
-// leavesBox says what is left behind, also where nobody knows any more who
-// abandoned it.
-func (a *Abandonment) leavesBox() string {
-	if a != nil && a.Unmade {
+// LeavesBox says, for the middle of a sentence, what is left behind, as far as
+// that was known.
+func (l LedgerAbandonment) LeavesBox() string {
+	switch {
+	case l.Abandonment.Unmade:
 		return "no worker ever took a step of it, so there is no box"
+	case l.Ref.IsZero():
+		return "if it has a box, that may still exist and cost money"
 	}
 	return "the box may still exist and cost money"
+}
+
+// leavesBox says the same, also where nobody knows any more who abandoned it.
+func (f *Facts) leavesBox() string {
+	l := LedgerAbandonment{Ref: f.Ref}
+	if f.Abandonment != nil {
+		l.Abandonment = *f.Abandonment
+	}
+	return l.LeavesBox()
 }
 
 // outOfReach reports whether the box cannot be had: it is not there, not known,
@@ -59,6 +71,9 @@ func (f *Facts) CheckAbandon(r AbandonAsk) error {
 		return err
 	}
 	if !r.Force && !f.outOfReach() {
+		if f.Ref.IsZero() {
+			return Errorf(ClassFailedPrecondition, "the box is %s, and a worker may be making it now; request-delete destroys what there is of it by then, and force abandons it all the same: what was made then goes on costing money", f.State)
+		}
 		return Errorf(ClassFailedPrecondition, "the box is %s and within reach; request-delete destroys it, and force abandons it all the same: it then goes on costing money", f.State)
 	}
 	return nil
@@ -85,7 +100,7 @@ func (f *Facts) abandonUnserved() {
 
 // AbandonAnswer says what an abandoned workspace is.
 func (f *Facts) AbandonAnswer() ActionAnswer {
-	return f.answer("nobody watches the workspace any more; " + f.Abandonment.leavesBox() + ", and the id stays closed")
+	return f.answer("nobody watches the workspace any more; " + f.leavesBox() + ", and the id stays closed")
 }
 
 func (f *Facts) nextAbandon() Step {
@@ -102,7 +117,7 @@ func (f *Facts) applyAbandoned(now time.Time) {
 	f.finish(Ask{ID: f.Abandonment.RequestID}, Result{})
 	f.failAsks(ClassFailedPrecondition, "the workspace was abandoned meanwhile; use another workspace id")
 	f.dropAdopt("the workspace was abandoned meanwhile; use another workspace id")
-	f.move(now, StateAbandoned, Reason{ReasonAbandoned, f.abandonText() + "; " + f.Abandonment.leavesBox()})
+	f.move(now, StateAbandoned, Reason{ReasonAbandoned, f.abandonText() + "; " + f.leavesBox()})
 }
 
 // failAbandon takes an abandonment back that cannot be recorded as it is.

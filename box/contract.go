@@ -245,6 +245,10 @@ type ActivitySignal struct {
 	Epoch int `json:"epoch,omitzero"`
 }
 
+// WatchedID begins the ids of observations that a worker sends by itself, because
+// the watch at a provider told it of a change.
+const WatchedID = "watch-"
+
 // ObservedSignal is what a watcher or a reconcile pass saw at the provider.
 type ObservedSignal struct {
 	ID          string      `json:"id,omitzero"`

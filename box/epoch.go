@@ -95,7 +95,7 @@ func (f *Facts) checkOpen() error {
 	case f.State == StateBoxArchived:
 		return Errorf(ClassFailedPrecondition, "the workspace is box-archived; its history stays readable, so use another workspace id")
 	case f.State == StateAbandoned:
-		return Errorf(ClassFailedPrecondition, "the workspace is abandoned and its box may still exist; look for it at the provider, and use another workspace id")
+		return Errorf(ClassFailedPrecondition, "the workspace is abandoned: %s; use another workspace id", f.leavesBox())
 	case f.Abandonment != nil:
 		return Errorf(ClassFailedPrecondition, "the workspace is being abandoned; use another workspace id")
 	}

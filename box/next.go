@@ -138,7 +138,7 @@ func (f *Facts) choose(now time.Time) Step {
 	case StateCreateFailed:
 		return Step{Kind: StepWait, Reason: Reason{ReasonRefused, "creation failed: " + f.failureText("refused")}, StoppedBy: "owner: resume tries again, request-delete closes the workspace"}
 	case StateAbandoned:
-		return Step{Kind: StepFinish, Reason: Reason{ReasonAbandoned, "abandoned; " + f.Abandonment.leavesBox()}}
+		return Step{Kind: StepFinish, Reason: Reason{ReasonAbandoned, "abandoned; " + f.leavesBox()}}
 	case StateBoxArchived:
 		return Step{Kind: StepFinish, Reason: Reason{ReasonDeleted, "box-archived; the history stays readable"}}
 	case StateUnknown:
@@ -279,6 +279,8 @@ func (f *Facts) nextDeletion() Step {
 		return Step{Kind: StepAdopt, Reason: Reason{ReasonRequested, "find out about box " + f.Adopt.ID + " before the deletion goes on"}, StoppedBy: "owner: cancel-delete"}
 	case f.unmade():
 		return f.closeUnmade()
+	case f.NeverReady() && f.Ref.IsZero():
+		return f.onHold(Step{Kind: StepDelete, Purpose: PurposeDelete, Reason: Reason{ReasonConfirmed, "nobody knows of a box: what there is of one is looked for and destroyed"}, StoppedBy: "nobody: the provider is being told"})
 	case f.NeverReady():
 		return f.onHold(Step{Kind: StepDelete, Purpose: PurposeDelete, Reason: Reason{ReasonConfirmed, "it never was ready, so nobody worked in it"}, StoppedBy: "nobody: the provider is being told"})
 	case f.covered() && !d.Verified && !d.WithoutHistory:

@@ -206,7 +206,9 @@ func TestABoxWithoutAWorkerCanBeAbandoned(t *testing.T) {
 	abandon := box.AbandonAsk{Request: box.Request{ID: "a", By: "ops"}, Reason: "the account is closed"}
 	w := newWorld(t, spec())
 	step := w.next(box.StepCreate)
-	require.ErrorContains(t, w.facts.CheckAbandon(abandon), "within reach", "a worker may take it at any moment")
+	early := w.facts.CheckAbandon(abandon)
+	require.ErrorContains(t, early, "a worker may be making it now", "a worker may take it at any moment")
+	require.NotContains(t, early.Error(), "within reach", "nobody knows of a box")
 	w.untaken(step)
 	require.NoError(t, w.facts.CheckAbandon(abandon))
 	w.facts.Abandon(abandon, w.now)
@@ -242,6 +244,37 @@ func TestABoxWithoutAWorkerCanBeAbandoned(t *testing.T) {
 	require.True(t, step.AnyWorker)
 	made.finish(step)
 	require.Contains(t, made.facts.WhyAt(made.now).Because.Text, "may still exist")
+}
+
+// Before the first step was waited for in vain, or taken, nothing is known of a
+// box, and nothing is said as though one were there.
+func TestWhatIsSaidOfABoxThatNobodyKnows(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t, spec())
+	step := w.next(box.StepCreate)
+	loss := w.requestDelete()
+	require.Contains(t, loss.NotExported[0], "no box of it is known")
+	w.confirm(loss.Token)
+	require.Contains(t, w.facts.WhyAt(w.now).NextReason.Text, "nobody knows of a box")
+	w.untaken(step)
+	require.Contains(t, w.facts.WhyAt(w.now).NextReason.Text, "no worker")
+
+	forced := newWorld(t, spec())
+	step = forced.next(box.StepCreate)
+	forced.facts.Abandon(box.AbandonAsk{Request: box.Request{ID: "a", By: "ops"}, Reason: "misspelt", Force: true}, forced.now)
+	require.Contains(t, forced.facts.AbandonAnswer().Text, "if it has a box, that may still exist")
+	forced.untaken(step)
+	forced.finish(forced.next(box.StepAbandon))
+	text := forced.facts.WhyAt(forced.now).Because.Text
+	require.Contains(t, text, "there is no box")
+	require.NotContains(t, text, "may still exist")
+
+	unmade := newWorld(t, spec())
+	unmade.untaken(unmade.next(box.StepCreate))
+	require.Contains(t, unmade.requestDelete().NotExported[0], "so there is no box")
+
+	require.Contains(t, box.LedgerAbandonment{}.LeavesBox(), "if it has a box")
+	require.Contains(t, box.LedgerAbandonment{Ref: box.Ref{ID: "1"}}.LeavesBox(), "the box may still exist")
 }
 
 func TestWhyNamesTheMissingWorkerAndTheWayOut(t *testing.T) {

@@ -215,7 +215,7 @@ func (s *Set) tell(ctx context.Context, seen driver.Listed) {
 	ctx, cancel := context.WithTimeout(ctx, signalBound)
 	defer cancel()
 	signal := box.ObservedSignal{
-		ID:          fmt.Sprintf("watch-%s-%s", seen.Observation.Ref.ID, seen.Observation.Phase),
+		ID:          fmt.Sprintf("%s%s-%s", box.WatchedID, seen.Observation.Ref.ID, seen.Observation.Phase),
 		Observation: seen.Observation,
 	}
 	id := box.WorkflowID(seen.Identity.Workspace)

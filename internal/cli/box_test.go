@@ -279,6 +279,9 @@ func TestWhyInText(t *testing.T) {
 	got := runWith(t, fake, "box", "why", "mine")
 	require.Equal(t, 0, got.code, got.stderr)
 	golden(t, "why", got.stdout)
+	f.ToldBy = "canvas-17"
+	assert.Contains(t, runWith(t, fake, "box", "show", "mine").stdout, "looked at because a report from outside told of a change.")
+	assert.Contains(t, runWith(t, fake, "box", "show", "mine", "-o", "json").stdout, `"told_by": "canvas-17"`)
 }
 
 func TestJSONIsTheTypesOfTheContractAndNothingElse(t *testing.T) {

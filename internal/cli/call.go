@@ -180,7 +180,7 @@ func closedError(program, workspace string, info *workflowpb.WorkflowExecutionIn
 	switch status { //nolint:exhaustive // the rest ended out of order
 	case enumspb.WORKFLOW_EXECUTION_STATUS_COMPLETED:
 		if state == string(box.StateAbandoned) {
-			return box.Errorf(box.ClassFailedPrecondition, "workspace %s was abandoned and its id is never used again: its box may still exist and cost money, so look at the provider; \"%s box why %s\" says who gave it up", workspace, program, workspace)
+			return box.Errorf(box.ClassFailedPrecondition, "workspace %s was abandoned and its id is never used again: if it has a box, that may still exist and cost money, so look at the provider; \"%s box why %s\" says who gave it up, and what is known", workspace, program, workspace)
 		}
 		return box.Errorf(box.ClassFailedPrecondition, "workspace %s is closed for ever: its box is gone and its id is never used again; read what was kept with \"%s box history %s\"", workspace, program, workspace)
 	}

@@ -48,6 +48,20 @@ type checked struct {
 type checks struct {
 	OK     bool      `json:"ok"`
 	Checks []checked `json:"checks"`
+
+	told map[string]bool // instances that were said to be off
+}
+
+// off says once that an instance cannot be served from this machine, and what
+// more is known of it.
+func (c *checks) off(instance string, why error, more string) {
+	if !c.told[instance] {
+		c.warn("provider "+instance, "it is off: %v%s", why, more)
+	}
+	if c.told == nil {
+		c.told = map[string]bool{}
+	}
+	c.told[instance] = true
 }
 
 func (c *checks) ok(what, form string, values ...any) {
@@ -174,12 +188,14 @@ func (s *session) checkAttributes(ctx context.Context, out *checks) {
 
 func (s *session) checkPollers(ctx context.Context, cfg config.Config, out *checks) {
 	of := map[string]bool{} // installations
-	look := func(what, queue string, kind enumspb.TaskQueueType) {
+	look := func(what, queue string, kind enumspb.TaskQueueType, instance config.Provider) {
 		seen, err := s.client.DescribeTaskQueue(ctx, queue, kind)
 		switch {
 		case err != nil:
 			out.fail(what, s.engineError("look at task queue "+queue, err))
 			return
+		case len(seen.GetPollers()) == 0 && offHere(cfg, instance) != nil:
+			out.off(instance.Name, offHere(cfg, instance), "; no worker elsewhere serves it either (task queue "+queue+")")
 		case len(seen.GetPollers()) == 0:
 			out.warn(what, "no worker serves the task queue %s; start one with \"%s worker\"", queue, s.root.Name())
 		default:
@@ -191,9 +207,9 @@ func (s *session) checkPollers(ctx context.Context, cfg config.Config, out *chec
 			}
 		}
 	}
-	look("workers", box.TaskQueue, enumspb.TASK_QUEUE_TYPE_WORKFLOW)
+	look("workers", box.TaskQueue, enumspb.TASK_QUEUE_TYPE_WORKFLOW, config.Provider{})
 	for _, p := range cfg.Providers {
-		look("workers of "+p.Name, box.ActivityQueue(p.Name), enumspb.TASK_QUEUE_TYPE_ACTIVITY)
+		look("workers of "+p.Name, box.ActivityQueue(p.Name), enumspb.TASK_QUEUE_TYPE_ACTIVITY, p)
 	}
 	checkOwners(cfg, slices.Sorted(maps.Keys(of)), out)
 }

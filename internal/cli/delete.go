@@ -120,7 +120,7 @@ func (a *Shared) confirmCommand() *cobra.Command {
 		}
 		watched := err == nil
 		if watched && before.State == box.StateBoxArchived {
-			out := confirmed{Workspace: given[0], Verdict: "accepted", Text: "the box is gone already and the workspace is box-archived", Status: &before}
+			out := confirmed{Workspace: given[0], Verdict: "accepted", Text: gone(before) + " already and the workspace is box-archived", Status: &before}
 			return a.show(c, out, func(p *page) { s.confirmedText(p, out) })
 		}
 		if err := s.signal(ctx, given[0], box.SignalConfirmDelete, signal); err != nil {
@@ -140,7 +140,7 @@ func (a *Shared) confirmCommand() *cobra.Command {
 			if err != nil {
 				return err
 			}
-			out.Verdict, out.Text, out.Status = "accepted", "the box is gone and the workspace is box-archived", &status
+			out.Verdict, out.Text, out.Status = "accepted", gone(status)+" and the workspace is box-archived", &status
 		}
 		return a.show(c, out, func(p *page) { s.confirmedText(p, out) })
 	}
@@ -168,10 +168,16 @@ func (s *session) verdict(ctx context.Context, before box.Status, sent box.Confi
 		}
 		v := now.Confirmation
 		switch {
-		case now.State == box.StateBoxArchived || now.State == box.StateDeleting:
+		case now.State == box.StateBoxArchived:
+			out.Verdict, out.Text = "accepted", gone(now)+" and the workspace is box-archived"
+			return nil
+		case now.State == box.StateDeleting && !now.Ref.IsZero():
 			out.Verdict, out.Text = "accepted", "the box is "+string(now.State)
 			return nil
 		case v == nil || v.Token != sent.Token:
+		case !off(*v) && now.Ref.IsZero():
+			out.Verdict, out.Text = "accepted", "nobody knows of a box; what there is of one is looked for and destroyed"
+			return nil
 		case !off(*v):
 			out.Verdict, out.Text = "accepted", "the history is exported and read back, then the box is destroyed"
 			if d := now.Deletion; d != nil && d.Undo > 0 {
@@ -186,6 +192,14 @@ func (s *session) verdict(ctx context.Context, before box.Status, sent box.Confi
 			return nil
 		}
 	}
+}
+
+// gone says, of a workspace that is box-archived, what became of its box.
+func gone(s box.Status) string {
+	if s.Ref.IsZero() {
+		return "there is no box"
+	}
+	return "the box is gone"
 }
 
 // off reports whether the deletion of this token is not agreed any more: its
@@ -249,7 +263,7 @@ func (s *session) cancelled(ctx context.Context, workspace string) (confirmed, e
 			out.Verdict, out.Text, out.Status = "accepted", "no deletion is asked for any more; it is "+string(status.State), &status
 			return out, nil
 		case status.State == box.StateAbandoned:
-			return out, box.Errorf(box.ClassFailedPrecondition, "the workspace is abandoned, so there is nothing to take back; its box may still exist, so look at the provider")
+			return out, box.Errorf(box.ClassFailedPrecondition, "the workspace is abandoned, so there is nothing to take back: %s", printable(status.Reason.Text))
 		case status.State == box.StateBoxArchived, status.Deletion != nil && status.Deletion.Committed:
 			return out, box.Errorf(box.ClassFailedPrecondition, "too late to take back: the box is %s; its history stays readable", status.State)
 		}

@@ -41,6 +41,7 @@ type fakeTemporal struct {
 	noWorker bool
 	unserved map[string]bool                      // queues that no worker serves
 	failed   map[string][]*historypb.HistoryEvent // histories of workflows that failed
+	pending  []*workflowpb.PendingActivityInfo    // of every workflow
 	// lost, by method, are answers that never come: the request is carried out.
 	lost map[string]bool
 	// fail, by method, is what is answered instead.
@@ -49,8 +50,9 @@ type fakeTemporal struct {
 	after func(f *box.Facts)
 	// before is called before each start, to let somebody else be first.
 	before func(workspace string)
-	ticks  time.Duration // the clock moves with each signal
-	slow   time.Duration // how long a signal takes until it is handled
+	ticks  time.Duration    // the clock moves with each signal
+	clock  func() time.Time // of the workflows; nil stands still at now
+	slow   time.Duration    // how long a signal takes until it is handled
 	lists  []*workflowservicepb.ListWorkflowExecutionsRequest
 }
 
@@ -59,6 +61,14 @@ func newFake() *fakeTemporal {
 		facts: map[string]*box.Facts{}, inputs: map[string]*commonpb.Payloads{}, closed: map[string]enumspb.WorkflowExecutionStatus{},
 		lost: map[string]bool{}, fail: map[string]error{},
 	}
+}
+
+// at is the time of the workflows.
+func (f *fakeTemporal) at() time.Time {
+	if f.clock != nil {
+		return f.clock()
+	}
+	return now
 }
 
 func encode(value any) *commonpb.Payloads {
@@ -113,7 +123,7 @@ func (f *fakeTemporal) DescribeWorkflowExecution(_ context.Context, id, _ string
 		}
 		status = enumspb.WORKFLOW_EXECUTION_STATUS_RUNNING
 	}
-	return &workflowservicepb.DescribeWorkflowExecutionResponse{WorkflowExecutionInfo: &workflowpb.WorkflowExecutionInfo{
+	return &workflowservicepb.DescribeWorkflowExecutionResponse{PendingActivities: f.pending, WorkflowExecutionInfo: &workflowpb.WorkflowExecutionInfo{
 		Execution: &commonpb.WorkflowExecution{WorkflowId: id, RunId: "run-1"}, Status: status, SearchAttributes: f.attributes(workspaceOf(id)),
 	}}, nil
 }
@@ -205,9 +215,9 @@ func (f *fakeTemporal) QueryWorkflow(_ context.Context, id, _, query string, _ .
 		defer f.after(facts)
 	}
 	if query == box.QueryWhy {
-		return encoded{encode(facts.WhyAt(now))}, nil
+		return encoded{encode(facts.WhyAt(f.at()))}, nil
 	}
-	return encoded{encode(facts.StatusAt(now))}, nil
+	return encoded{encode(facts.StatusAt(f.at()))}, nil
 }
 
 func (f *fakeTemporal) SignalWorkflow(_ context.Context, id, _, name string, arg any) error {
@@ -220,7 +230,7 @@ func (f *fakeTemporal) SignalWorkflow(_ context.Context, id, _, name string, arg
 	if facts == nil || f.closed[workspaceOf(id)] != 0 {
 		return serviceerror.NewNotFound("workflow execution already completed")
 	}
-	at := now.Add(f.ticks)
+	at := f.at().Add(f.ticks)
 	f.ticks += time.Millisecond
 	handle := func() {
 		switch name {
@@ -228,6 +238,10 @@ func (f *fakeTemporal) SignalWorkflow(_ context.Context, id, _, name string, arg
 			facts.ConfirmDelete(through[box.ConfirmDelete](arg), at)
 		case box.SignalCancelDelete:
 			facts.CancelDelete(through[box.CancelDelete](arg), at)
+		case box.SignalRenew:
+			if r := through[box.RenewRequest](arg); facts.CheckRenew(r) == nil {
+				facts.Renew(r, at)
+			}
 		case box.SignalHold:
 			facts.SetHold(through[box.HoldSignal](arg), at)
 		}
@@ -269,7 +283,7 @@ func (f *fakeTemporal) UpdateWorkflow(_ context.Context, o client.UpdateWorkflow
 		return nil, serviceerror.NewNotFound("workflow execution already completed")
 	}
 	f.updates = append(f.updates, o)
-	answer, err := serve(facts, o.UpdateName, o.Args[0])
+	answer, err := serve(facts, o.UpdateName, o.Args[0], f.at())
 	if f.lost["update"] {
 		return nil, &client.WorkflowUpdateServiceTimeoutOrCanceledError{}
 	}
@@ -281,7 +295,7 @@ func (f *fakeTemporal) UpdateWorkflow(_ context.Context, o client.UpdateWorkflow
 }
 
 // serve answers an update by the rules of package box.
-func serve(f *box.Facts, name string, arg any) (any, error) {
+func serve(f *box.Facts, name string, arg any, now time.Time) (any, error) {
 	switch name {
 	case box.UpdateConnect:
 		r := through[box.ConnectRequest](arg)
@@ -360,7 +374,7 @@ func serve(f *box.Facts, name string, arg any) (any, error) {
 			return nil, err
 		}
 		f.TakeOver(r, now)
-		return carryOut(f, box.Outcome{Observation: box.Observation{
+		return carryOut(f, now, box.Outcome{Observation: box.Observation{
 			Ref: box.Ref{Provider: "local", ID: r.BoxID, Name: "n", Epoch: f.Adopt.Epoch, Fingerprint: "here"}, Phase: box.PhaseSuspended,
 		}}, f.AdoptAnswer)
 	case box.UpdateAbandon:
@@ -369,13 +383,13 @@ func serve(f *box.Facts, name string, arg any) (any, error) {
 			return nil, err
 		}
 		f.Abandon(r, now)
-		return carryOut(f, box.Outcome{}, f.AbandonAnswer)
+		return carryOut(f, now, box.Outcome{}, f.AbandonAnswer)
 	}
 	return nil, box.Errorf(box.ClassInternal, "no update %s", name)
 }
 
 // carryOut makes the next step with this outcome.
-func carryOut(f *box.Facts, out box.Outcome, answer func() box.ActionAnswer) (any, error) {
+func carryOut(f *box.Facts, now time.Time, out box.Outcome, answer func() box.ActionAnswer) (any, error) {
 	step := box.Next(f, now)
 	f.Begin(step, now)
 	f.Apply(step, out, now)

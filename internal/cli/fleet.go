@@ -143,7 +143,7 @@ func (s *session) rebuild(ctx context.Context, store *exports.Store, workspace s
 		out.State, out.Epoch, out.AsOf = box.StateBoxArchived, tombstone.Epoch, tombstone.At
 		if tombstone.Kind == exports.KindAbandoned {
 			out.State = box.StateAbandoned
-			return end(rebuildClosed, "abandoned, and its box may still exist; its id stays closed", nil)
+			return end(rebuildClosed, "abandoned; "+leftBy(tombstone)+"; its id stays closed", nil)
 		}
 		return end(rebuildClosed, "deleted; its id stays closed", nil)
 	}

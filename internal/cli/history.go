@@ -23,8 +23,9 @@ type histories struct {
 	Exports   string `json:"exports"` // URL of the store
 	// ClosedAt is when the workspace was closed for ever; zero while it is open.
 	ClosedAt time.Time `json:"closed_at,omitzero"`
-	// Abandoned says that nobody destroyed its box: it may still exist.
-	Abandoned bool `json:"abandoned,omitzero"`
+	// Abandoned says that nobody destroyed its box, and Left what is known of that.
+	Abandoned bool   `json:"abandoned,omitzero"`
+	Left      string `json:"left,omitzero"`
 	// Verified says that every object was read back and proven just now.
 	Verified      bool                        `json:"verified"`
 	Conversations []exports.ConversationEntry `json:"conversations"`
@@ -171,6 +172,9 @@ func (a *Shared) histories(c *cobra.Command, store *exports.Store, where, worksp
 	closed, tombstone, damage := store.Closed(ctx, workspace)
 	if closed {
 		out.ClosedAt, out.Abandoned = tombstone.At, tombstone.Kind == exports.KindAbandoned
+		if out.Abandoned {
+			out.Left = leftBy(tombstone)
+		}
 	}
 	if closed || verify {
 		damage = nil // a tombstone is enough; a verification reads the ledger itself
@@ -218,6 +222,14 @@ func (a *Shared) histories(c *cobra.Command, store *exports.Store, where, worksp
 	return nil
 }
 
+// leftBy says what the end of a watch left behind. A tombstone that cannot be read
+// says no more than that it is one.
+func leftBy(tombstone exports.Entry) string {
+	var last box.LedgerAbandonment
+	_ = json.Unmarshal(tombstone.Data, &last)
+	return last.LeavesBox()
+}
+
 // nothingOf says that a store has no export and no ledger of a workspace.
 func nothingOf(workspace, where string) error {
 	return box.Errorf(box.ClassNotFound, "the export store %s has nothing of workspace %s; look at the id, and at which store the workers use", where, workspace)
@@ -229,7 +241,7 @@ func damagedStore(where string, damage error) error {
 
 func (a *Shared) historiesText(p *page, h histories, verify bool) {
 	if !h.ClosedAt.IsZero() {
-		p.linef("Workspace %s was closed %s%s.", h.Workspace, a.moment(h.ClosedAt), map[bool]string{true: "; it was abandoned, so its box may still exist and cost money"}[h.Abandoned])
+		p.linef("Workspace %s was closed %s%s.", h.Workspace, a.moment(h.ClosedAt), ifText("; it was abandoned: ", printable(h.Left)))
 	}
 	defer p.exportedWorkspace(a, h.WorkspaceExport, false)
 	if len(h.Conversations) == 0 {

@@ -1,6 +1,10 @@
 package cli
 
 import (
+	"cmp"
+	"context"
+	"slices"
+	"strings"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -17,7 +21,7 @@ func (a *Shared) connectCommand() *cobra.Command {
 	c := &cobra.Command{
 		Use: "connect WORKSPACE", Short: "Hold a box awake, and wake it if needed", Args: args("a workspace", 1, 1),
 		Long: "Takes a hold that ends by itself after its lease; renew it while it is needed and release it when it is not. " +
-			"Without --wait it answers from the newest look at the provider and says how old that is; with --wait a box that was last seen more than a minute ago is read again first.",
+			"Without --wait it answers from the newest look at the provider and says how old that is; with --wait a box that was last seen more than a minute ago is read again first, and the hold is renewed until the box runs.",
 		Example: "  boxkeeper box connect mine --holder ann-laptop --wait\n  boxkeeper box renew mine --holder ann-laptop\n  boxkeeper box release mine --holder ann-laptop",
 	}
 	ask.bind(c, "5m")
@@ -53,11 +57,9 @@ func (a *Shared) connectCommand() *cobra.Command {
 			return err
 		}
 		if wait {
-			status, err := s.wait(ctx, given[0], seenGoal(answer), ask.timeout)
-			if err != nil {
+			if answer, err = s.untilRunning(ctx, given[0], req, answer, ask.timeout); err != nil {
 				return err
 			}
-			answer.State, answer.RetryAfter, answer.Seen = status.State, 0, status.Seen
 		}
 		return a.show(c, answer, func(p *page) {
 			p.linef("%s is %s.", given[0], printable(string(answer.State)))
@@ -71,6 +73,29 @@ func (a *Shared) connectCommand() *cobra.Command {
 		})
 	}
 	return c
+}
+
+// untilRunning waits until a box that was connected to runs, and keeps its hold.
+func (s *session) untilRunning(ctx context.Context, workspace string, req box.ConnectRequest, answer box.ConnectAnswer, within box.Duration) (box.ConnectAnswer, error) {
+	goal := seenGoal(answer)
+	held := keptHold{
+		s: s, workspace: workspace, want: goal.name, renewed: time.Now(), half: cmp.Or(req.Lease, box.DefaultPolicy().HolderLease).Std() / 2,
+		ask: box.RenewRequest{Request: box.Request{By: req.By}, HolderID: req.HolderID, Lease: req.Lease},
+	}
+	if !answer.LeaseUntil.IsZero() { // else a repeat, whose hold was released since
+		goal.keep = held.keep
+	}
+	status, err := s.wait(ctx, workspace, goal, within)
+	if err != nil {
+		return answer, err
+	}
+	if answer.State != box.StateRunning && goal.keep != nil {
+		if answer.LeaseUntil, err = held.whole(ctx, status); err != nil {
+			return answer, err
+		}
+	}
+	answer.State, answer.RetryAfter, answer.Seen = status.State, 0, status.Seen
+	return answer, nil
 }
 
 // lookWithin is how old the look may be on whose word connect --wait says that a
@@ -92,6 +117,57 @@ func seenGoal(answer box.ConnectAnswer) goal {
 		return "it was last seen at its provider " + old.Age.String() + " ago, so it is read again"
 	}
 	return g
+}
+
+// keptHold is a hold that is renewed while a command waits: a box can take longer
+// to run than a lease lasts, and one that nobody holds is let go again.
+type keptHold struct {
+	s         *session
+	workspace string
+	want      string
+	ask       box.RenewRequest
+	renewed   time.Time     // on this machine's clock, which is compared with no other
+	half      time.Duration // of the lease, as it was seen last
+}
+
+// keep renews the hold once half of its lease is over. By a signal: the engine
+// keeps it while no worker is up, and the worker takes it before it lets time
+// pass. One that cannot be sent is sent at the next look.
+func (k *keptHold) keep(ctx context.Context, status box.Status) (within time.Duration, err error) {
+	switch h, ok := k.find(status); {
+	case ok:
+		k.half = h.Until.Sub(h.Renewed) / 2
+	case status.State != "":
+		why := "the hold " + printable(k.ask.HolderID) + " was ended meanwhile: " + strings.TrimSuffix(because(status), ".") + "; connect again if it is still needed"
+		return 0, &otherState{want: k.want, got: status.State, why: why}
+	}
+	if time.Since(k.renewed) >= k.half && k.s.signal(ctx, k.workspace, box.SignalRenew, k.ask) == nil {
+		k.renewed = time.Now()
+	}
+	return max(k.half/2, waitFirst), nil
+}
+
+// whole renews the hold for who has waited, and answers its end. Without an
+// answer the hold stands as it was seen.
+func (k *keptHold) whole(ctx context.Context, status box.Status) (time.Time, error) {
+	k.ask.ID = "cli-" + randomID()
+	answer, err := update[box.ConnectAnswer](ctx, k.s, k.workspace, box.UpdateRenew, k.ask.Request, k.ask)
+	switch {
+	case box.ClassOf(err) == box.ClassNotFound:
+		return time.Time{}, err
+	case err != nil:
+		h, _ := k.find(status)
+		return h.Until, nil //nolint:nilerr // the box runs and is held, which is what was asked for
+	}
+	return answer.LeaseUntil, nil
+}
+
+func (k *keptHold) find(status box.Status) (box.Holder, bool) {
+	i := slices.IndexFunc(status.Holders, func(h box.Holder) bool { return h.ID == k.ask.HolderID })
+	if i < 0 {
+		return box.Holder{}, false
+	}
+	return status.Holders[i], true
 }
 
 func (a *Shared) renewCommand() *cobra.Command {

@@ -210,6 +210,17 @@ func (a *Shared) whyText(p *page, workspace string, w box.Why) {
 	p.table(rows)
 }
 
+// toldBy says who made us look, by the id of what was told.
+func toldBy(id string) string {
+	switch {
+	case id == "":
+		return ""
+	case strings.HasPrefix(id, box.WatchedID):
+		return "; looked at because its provider told of a change"
+	}
+	return "; looked at because a report from outside told of a change"
+}
+
 // sighting prints what the provider said last.
 func (p *page) sighting(a *Shared, s *box.Sighting, asOf time.Time) {
 	if s == nil {
@@ -222,7 +233,7 @@ func (p *page) sighting(a *Shared, s *box.Sighting, asOf time.Time) {
 	if s.StoredBytes > 0 {
 		memory += " (" + size(s.StoredBytes) + " stored)"
 	}
-	p.linef("Last seen at the provider: %s%s, %s ago%s%s.", printable(string(s.Phase)), memory, a.age(s.Age, asOf), printable(ifText(": ", s.Evidence)), printable(ifText("; looked at because of ", s.ToldBy)))
+	p.linef("Last seen at the provider: %s%s, %s ago%s%s.", printable(string(s.Phase)), memory, a.age(s.Age, asOf), printable(ifText(": ", s.Evidence)), toldBy(s.ToldBy))
 }
 
 // grounds prints the facts that led to a decision.

@@ -85,6 +85,16 @@ func warn(logger *zap.Logger, text string) {
 	}
 }
 
+// offHere says why this machine cannot serve an instance that it knows: it has no
+// credentials for it, or no engine. Nil where it can, or where something else is
+// wrong.
+func offHere(cfg config.Config, p config.Provider) error {
+	if _, err := settingsOf(cfg, p, zap.NewNop(), &telemetry.Redactor{}); box.ClassOf(err) == box.ClassNotFound {
+		return err
+	}
+	return nil
+}
+
 // checkSettings refuses the settings of an instance as the start of a worker
 // does, and asks its provider nothing. Credentials that this machine does not
 // have are not missed: the instance is off then.
@@ -161,8 +171,8 @@ func (a *Shared) checkProviders(ctx context.Context, cfg config.Config, out *che
 			out.warn("provider "+p.Name, "there is no directory %s yet; the first worker makes it", p.Dir)
 			continue
 		}
-		if _, err := settingsOf(cfg, p, zap.NewNop(), &telemetry.Redactor{}); box.ClassOf(err) == box.ClassNotFound {
-			out.warn("provider "+p.Name, "it is off: %v", err)
+		if why := offHere(cfg, p); why != nil {
+			out.off(p.Name, why, "")
 			continue
 		}
 		there.Providers = append(there.Providers, p)

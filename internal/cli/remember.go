@@ -51,6 +51,11 @@ func (a *Shared) askWatched(c *cobra.Command, ask *asking, workspace, name strin
 		return err
 	}
 	s.noteUnserved(ctx, seen.GetWorkflowExecutionInfo(), to)
+	for _, step := range seen.GetPendingActivities() {
+		if text := a.underWay(step, keyword(seen.GetWorkflowExecutionInfo(), box.SearchProvider)); text != "" {
+			note(s.cmd, "Note: %s", text)
+		}
+	}
 	return nil
 }
 

@@ -10,6 +10,7 @@ import (
 	"os"
 	"path/filepath"
 	"regexp"
+	"slices"
 	"strings"
 	"sync"
 	"testing"
@@ -305,6 +306,27 @@ func TestCheckLooksAtEverything(t *testing.T) {
 	for _, e := range entries {
 		assert.NotContains(t, e.Name(), "clock", "the probe is taken away")
 	}
+}
+
+func TestCheckTellsOnceOfAnInstanceThatIsOff(t *testing.T) {
+	t.Parallel()
+	s, data := startServer(t), t.TempDir()
+	require.NoError(t, os.WriteFile(filepath.Join(data, "boxkeeper.toml"), []byte("[providers.prod]\ndriver = \"digitalocean\"\n[providers.local]\n"), 0o600))
+	run := func(address string) string {
+		var stdout, stderr locked
+		cli.Execute(t.Context(), cli.Root(program(data, address, &stdout, &stderr, "check")))
+		return stdout.String() + stderr.String()
+	}
+	once := func(when string) {
+		t.Helper()
+		text := run(s.address)
+		told := slices.DeleteFunc(strings.Split(text, "\n"), func(line string) bool { return !strings.Contains(line, "prod") })
+		assert.Len(t, told, 1, when)
+		assert.Contains(t, text, "it is off: it has no credentials", when)
+	}
+	once("before there is a key")
+	require.NoError(t, os.WriteFile(filepath.Join(data, "installation.key"), []byte(strings.Repeat("a", 64)), 0o600))
+	once("with a key")
 }
 
 func TestCheckComparesTheInstallationsOfTheWorkers(t *testing.T) {

@@ -2,6 +2,7 @@ package cli_test
 
 import (
 	"encoding/json"
+	"path/filepath"
 	"testing"
 	"time"
 
@@ -9,6 +10,7 @@ import (
 	enumspb "go.temporal.io/api/enums/v1"
 
 	"github.com/openhands/boxkeeper/box"
+	"github.com/openhands/boxkeeper/exports"
 )
 
 func TestAdoptStartsAWorkspaceThatNeverCreates(t *testing.T) {
@@ -112,6 +114,51 @@ func TestAbandonNeedsAReasonAndIsSaidEverAfter(t *testing.T) {
 		require.Contains(t, closed.stderr, "was abandoned")
 		require.NotContains(t, closed.stderr, "its box is gone")
 	}
+}
+
+func TestWhatAnAbandonmentLeftIsReadFromItsTombstone(t *testing.T) {
+	t.Parallel()
+	for name, tc := range map[string]struct {
+		last      box.LedgerAbandonment
+		says, not string
+	}{
+		"no box was ever made": {box.LedgerAbandonment{Abandonment: box.Abandonment{Unmade: true}}, "there is no box", "may still exist"},
+		"nobody knew of a box": {box.LedgerAbandonment{}, "if it has a box, that may still exist", "the box may"},
+		"a box was left":       {box.LedgerAbandonment{Ref: box.Ref{Provider: "local", ID: "1", Epoch: 1}}, "the box may still exist and cost money", "there is no"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			data := t.TempDir()
+			store, err := exports.Open(t.Context(), "file://"+filepath.Join(data, "exports"))
+			require.NoError(t, err)
+			tc.last.Abandonment.Reason = "misspelt"
+			last, err := json.Marshal(tc.last)
+			require.NoError(t, err)
+			_, err = store.AppendLedger(t.Context(), "mine", exports.Entry{ID: "e1-abandoned", Kind: exports.KindAbandoned, Epoch: 1, At: now, Data: last})
+			require.NoError(t, err)
+			require.NoError(t, store.Close())
+			for _, args := range [][]string{{"box", "history", "mine"}, {"box", "history", "mine", "-o", "json"}, {"fleet", "rebuild", "mine"}} {
+				got := runIn(t, newFake(), data, "", args...)
+				require.Equal(t, 0, got.code, got.stderr)
+				require.Contains(t, got.stdout, tc.says, args)
+				require.NotContains(t, got.stdout, tc.not, args)
+			}
+		})
+	}
+}
+
+func TestAConfirmationSpeaksOfNoBoxThatNobodyKnows(t *testing.T) {
+	t.Parallel()
+	fake := newFake()
+	f := fake.add("mine", box.StateCreating)
+	f.Ref, f.AwakeSince, f.Scan = box.Ref{}, time.Time{}, nil
+	asked := runWith(t, fake, "box", "delete", "mine")
+	require.Equal(t, 0, asked.code, asked.stderr)
+	require.Contains(t, asked.stdout, "no box of it is known")
+	got := runWith(t, fake, "box", "confirm", "mine", "--token", f.Deletion.Token)
+	require.Equal(t, 0, got.code, got.stderr)
+	require.Contains(t, got.stdout, "accepted: nobody knows of a box")
+	require.NotContains(t, got.stdout, "the box is")
 }
 
 func TestHoldIsASignalAndIsShown(t *testing.T) {

@@ -23,6 +23,10 @@ type goal struct {
 	more func(box.Status) error
 	// yet says what a good state still lacks; empty or nil for nothing.
 	yet func(box.Status) string
+	// keep does what must go on while the wait lasts, at each look, also at one
+	// that nobody answers: then the status is empty. It answers how soon the next
+	// look must come; an error ends the wait. Nil for nothing.
+	keep func(context.Context, box.Status) (time.Duration, error)
 }
 
 func runningGoal() goal {
@@ -61,7 +65,11 @@ func (s *session) wait(ctx context.Context, workspace string, g goal, within box
 				note(s.cmd, "%v; still waiting", err)
 			}
 			away, s.served = true, false
-			if !sleep(ctx, pause) {
+			soon, err := g.kept(ctx, status)
+			if err != nil {
+				return last, err
+			}
+			if pause = min(pause, soon); !sleep(ctx, pause) {
 				return last, s.waited(g, last, within)
 			}
 			continue
@@ -81,7 +89,11 @@ func (s *session) wait(ctx context.Context, workspace string, g goal, within box
 		if reached, err := g.ends(status); reached || err != nil {
 			return status, err
 		}
-		if !sleep(ctx, pause) {
+		soon, err := g.kept(ctx, status)
+		if err != nil {
+			return status, err
+		}
+		if pause = min(pause, soon); !sleep(ctx, pause) {
 			return last, s.waited(g, last, within)
 		}
 	}
@@ -111,6 +123,13 @@ func (g goal) ends(s box.Status) (reached bool, err error) {
 		return false, g.more(s)
 	}
 	return false, nil
+}
+
+func (g goal) kept(ctx context.Context, s box.Status) (time.Duration, error) {
+	if g.keep == nil {
+		return waitMost, nil
+	}
+	return g.keep(ctx, s)
 }
 
 // cause is the state and why, and what a good one still lacks, without what

@@ -145,9 +145,10 @@ export class BoxkeeperClient {
 
   /**
    * Does something while the box is held awake: takes a hold, waits until the box
-   * runs, renews the hold at half of its lease, and releases it. The signal that
-   * `work` gets is aborted when the hold is gone all the same, at the hard maximum
-   * say: stop then, and connect again.
+   * runs, renews the hold at half of its lease, also while it waits, and releases
+   * it. The signal that `work` gets is aborted when the hold is gone all the same,
+   * at the hard maximum say: stop then, and connect again. When it is gone before
+   * the box runs, NotFound is thrown and `work` is not called.
    */
   async holdWhile<T>(
     workspace: string,
@@ -163,7 +164,8 @@ export class BoxkeeperClient {
     const lost = new AbortController();
     const renewing = this.renewUntil(ended.signal, half, workspace, hold, lost);
     try {
-      await this.until(workspace, (s) => s.state === 'running', patience);
+      await this.until(workspace, (s) => s.state === 'running' || lost.signal.aborted, patience);
+      lost.signal.throwIfAborted();
       return await work(lost.signal);
     } finally {
       ended.abort();

@@ -24,6 +24,36 @@ test('lengths are read, and nothing else is', () => {
   }
 });
 
+/** A client whose box never comes, and whose hold is gone after some renewals. */
+class NeverThere extends BoxkeeperClient {
+  renewals = 0;
+
+  constructor(private readonly lasts: number) {
+    super(undefined as never);
+  }
+
+  override connect = () => Promise.resolve({} as never);
+  override release = () => Promise.resolve({} as never);
+  override status = () => Promise.resolve({ state: 'resuming', reason: { code: 'requested', text: 'someone connected' } } as never);
+
+  override renew = async () => {
+    if (++this.renewals > this.lasts) throw new BoxkeeperError('NotFound', 'there is no hold any more; connect again');
+    return {} as never;
+  };
+}
+
+test('a hold is renewed while its box is on its way, and work that lost it does not begin', async () => {
+  const boxes = new NeverThere(2);
+  let worked = false;
+  await assert.rejects(
+    boxes.holdWhile('x', { lease: '1s' }, async () => {
+      worked = true;
+    }, 20_000),
+    (err: BoxkeeperError) => err.errorClass === 'NotFound',
+  );
+  assert.deepEqual([boxes.renewals, worked], [3, false]);
+});
+
 test('a list query holds what was asked, and refuses what could change its meaning', () => {
   assert.equal(listQuery({}), "WorkflowType = 'Box' AND ExecutionStatus = 'Running'");
   assert.equal(
