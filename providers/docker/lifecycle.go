@@ -66,22 +66,23 @@ func (d *Driver) bring(ctx context.Context, s *session, id box.Identity, from re
 	if f.deleting {
 		return box.Errorf(box.ClassConflict, "box %s is being deleted; finish that first", id.Name())
 	}
-	unmade := f.nothing()
+	if err = d.raise(ctx, s, f, from, boxd, env); err != nil {
+		return s.undone(ctx, f, err)
+	}
+	return nil
+}
+
+// raise makes the container of a box that has none, and starts one that never was.
+func (d *Driver) raise(ctx context.Context, s *session, f *found, from recipe, boxd *program, env []byte) (err error) {
 	if f.container == nil {
-		if f, err = d.make(ctx, s, f, from, boxd); err != nil && unmade {
-			return s.undone(ctx, id, err)
-		}
-		if err != nil {
+		if f, err = d.make(ctx, s, f, from, boxd); err != nil {
 			return err
 		}
 	}
 	if f.state() != container.StateCreated || f.intent.suspends(f.life()) {
 		return nil
 	}
-	if err = s.start(ctx, f, boxd, env); err != nil && unmade {
-		return s.undone(ctx, id, err)
-	}
-	return err
+	return s.start(ctx, f, boxd, env)
 }
 
 // start copies in what a start needs, and starts a container that does not run.

@@ -207,11 +207,16 @@ func (e *Engine) usage(w http.ResponseWriter) {
 	items := []volume.Volume{}
 	for _, v := range e.volumes {
 		use := volume.UsageData{}
+		for _, content := range e.kept[v.Name] {
+			use.Size += int64(len(content))
+		}
 		for _, b := range e.containers {
 			if !b.uses(v.Name) {
 				continue
 			}
-			use.RefCount++
+			if use.RefCount++; use.RefCount == 1 {
+				use.Size = 0 // it has them by now
+			}
 			for at, content := range b.files {
 				if b.mounted(at) {
 					use.Size += int64(len(content))
