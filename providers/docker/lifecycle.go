@@ -94,10 +94,14 @@ func (s *session) start(ctx context.Context, f *found, boxd *program, env []byte
 		_, err := s.api.ContainerStart(ctx, f.container.ID, client.ContainerStartOptions{})
 		return err
 	})
-	if err != nil {
-		return refusal(ctx, "start box "+f.identity.Name(), err)
+	if err == nil {
+		return nil
 	}
-	return nil
+	err = refusal(ctx, "start box "+f.identity.Name(), err)
+	if image := configLabels(*f.container)[labelFrom]; image != "" && f.unstarted() {
+		err = ofSnapshot(f.identity, image, true, err)
+	}
+	return err
 }
 
 // report is what is found at the end of a call, and the observation of it.

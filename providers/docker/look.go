@@ -49,6 +49,11 @@ func (f *found) state() container.ContainerState {
 // nothing reports whether there is neither a container nor a volume.
 func (f *found) nothing() bool { return f.container == nil && len(f.volumes) == 0 }
 
+// unstarted reports whether the container is there and never ran.
+func (f *found) unstarted() bool {
+	return f.state() == container.StateCreated && instant(f.life()).IsZero()
+}
+
 // bare reports whether of a box that nobody deletes the volume alone is there.
 func (f *found) bare() bool { return f.container == nil && f.data != nil && !f.deleting }
 

@@ -6,7 +6,6 @@ import (
 	"net/http"
 	"strings"
 
-	"github.com/moby/moby/api/types/container"
 	"github.com/moby/moby/client"
 
 	"github.com/openhands/boxkeeper/box"
@@ -50,8 +49,10 @@ func (s *session) undone(ctx context.Context, before *found, why error) error {
 	if err != nil {
 		return errors.Join(why, err)
 	}
-	ran := f.container != nil && (f.state() != container.StateCreated || !instant(f.life()).IsZero()) // another worker was luckier
-	if f.deleting || ran || before.data != nil && f.data != nil && !s.hollow(ctx, f.data.Name) {
+	switch {
+	case f.deleting, f.container != nil && !f.unstarted(): // another worker was luckier
+		return why
+	case before.data != nil && f.data != nil && !s.hollow(ctx, f):
 		return why
 	}
 	if f.container != nil {
@@ -78,11 +79,13 @@ func (s *session) undone(ctx context.Context, before *found, why error) error {
 	return why
 }
 
-// hollow reports whether a volume holds nothing at all, as that of a box does which
-// never ran. Where the engine does not say so in time, or not for certain, it does not.
-func (s *session) hollow(ctx context.Context, volume string) bool {
-	ctx, cancel := context.WithTimeout(ctx, quick)
+// hollow reports whether nothing is in the volume of a box and it has no snapshot, as
+// it is with one that never ran. Where the engine does not say so in time, or not for
+// certain, it is not.
+func (s *session) hollow(ctx context.Context, f *found) bool {
+	short, cancel := context.WithTimeout(ctx, quick)
 	defer cancel()
-	holds, ok := s.holds(ctx, volume)
-	return ok && holds == 0
+	holds, ok := s.holds(short, f.data.Name)
+	ours, err := s.snapshots(ctx, f.identity)
+	return ok && holds == 0 && err == nil && len(ours) == 0
 }

@@ -5,6 +5,7 @@ import (
 	"cmp"
 	"context"
 	"crypto/rand"
+	"errors"
 	"slices"
 	"strconv"
 	"strings"
@@ -239,12 +240,34 @@ func (d *Driver) source(ctx context.Context, s *session, f *found, from recipe, 
 		if len(ours) > 0 {
 			found, err := s.look(ctx, ours[0].name)
 			if err != nil {
-				return imageOf{}, fault(ctx, "read image "+ours[0].name, err)
+				err = fault(ctx, "read image "+ours[0].name, err)
+			} else {
+				image, err = vet(ours[0].name, found, boxd)
 			}
-			image, err = vet(ours[0].name, found, boxd)
+			if err != nil {
+				return imageOf{}, ofSnapshot(f.identity, ours[0].name, false, err)
+			}
 			image.snapshot = true
-			return image, err
+			return image, nil
 		}
 	}
 	return d.image(ctx, s, from.image, boxd)
+}
+
+// ofSnapshot is the error of a container that cannot be made of a snapshot, or not
+// started the first time. Nobody takes a snapshot away in order to go on: what was
+// installed outside of the volume would be lost without a word. So it says what is
+// safe, and what a person can do.
+func ofSnapshot(id box.Identity, image string, made bool, err error) error {
+	name := id.Name()
+	remove := "docker image rm " + image
+	if made {
+		remove = "docker rm " + name + " && " + remove
+	}
+	out := &box.Error{Class: box.ClassOf(err), Err: err, Message: "the container of box " + name + " was removed, and no other can be made of its snapshot, image " + image +
+		". The box's files are whole in volume " + name + ". If asking again does not help, the image is broken: after \"" + remove + "\" a resume goes on with the snapshot before, or without any, and what was installed outside of " + boxRoot + " since is lost"}
+	if e, ok := errors.AsType[*box.Error](err); ok {
+		out.RetryAfter = e.RetryAfter
+	}
+	return out
 }
