@@ -26,10 +26,10 @@ func TestACreateThatIsKilledAnywhere(t *testing.T) {
 		refused string // the request that the engine refuses in the first call
 		always  bool   // and in the next one
 	}{
-		"and nothing is refused":       {},
-		"its start refused":            {refused: "/start$", always: true},
-		"its start refused once":       {refused: "/start$"},
-		"its container refused":        {refused: "/containers/create$", always: true},
+		"and nothing is refused":      {},
+		"its start refused":           {refused: "/start$", always: true},
+		"its start refused once":      {refused: "/start$"},
+		"its container refused":       {refused: "/containers/create$", always: true},
 		"its container refused, once": {refused: "/containers/create$"},
 	} {
 		for _, carriedOut := range []bool{false, true} {
