@@ -13,7 +13,6 @@ import (
 	"strings"
 	"sync/atomic"
 	"time"
-	"unicode"
 
 	"github.com/containerd/errdefs"
 	"github.com/moby/moby/client"
@@ -110,22 +109,8 @@ func quote(ctx context.Context, err error) error {
 	}
 	out.text, _, _ = strings.Cut(out.text, " for API route and version ") // an address follows
 	const most = 300
-	out.text = line(out.text, most)
+	out.text = box.OneLine(out.text, most)
 	return out
-}
-
-// line is text in one line of at most so many bytes.
-func line(text string, most int) string {
-	text = strings.Map(func(r rune) rune {
-		if !unicode.IsPrint(r) {
-			return ' '
-		}
-		return r
-	}, text[:min(len(text), most)])
-	if len(text) > most { // what was no text has become longer
-		text = text[:most]
-	}
-	return strings.ToValidUTF8(text, "")
 }
 
 // classOf tells what an answer of the engine means. None means that a box is

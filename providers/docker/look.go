@@ -181,7 +181,7 @@ type sight struct {
 // judge says what the box is.
 func (f *found) judge() sight {
 	say := func(phase box.Phase, since time.Time, format string, args ...any) sight {
-		return sight{phase: phase, since: since, evidence: line(fmt.Sprintf(format, args...), 600)}
+		return sight{phase: phase, since: since, evidence: box.OneLine(fmt.Sprintf(format, args...), 600)}
 	}
 	switch {
 	case f.container == nil && f.data == nil:
@@ -257,7 +257,7 @@ func (s *session) observation(f *found) box.Observation {
 	}
 	out := box.Observation{Ref: ref, Phase: seen.phase, Evidence: seen.evidence, Age: s.age(seen.since)}
 	if f.container != nil && configLabels(*f.container)[labelFrom] != "" {
-		out.Evidence += line("; its container was made again from image "+configLabels(*f.container)[labelFrom], 250)
+		out.Evidence += box.OneLine("; its container was made again from image "+configLabels(*f.container)[labelFrom], 250)
 	}
 	if seen.phase == box.PhaseSuspended {
 		out.MemoryKept = box.No

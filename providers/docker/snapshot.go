@@ -112,7 +112,7 @@ func (d *Driver) keep(ctx context.Context, s *session, id box.Identity) (string,
 	case over != nil:
 		return "", over
 	case err != nil:
-		return line(", and no snapshot of its layer is known: "+err.Error(), 400), nil //nolint:nilerr // see above
+		return box.OneLine(", and no snapshot of its layer is known: "+err.Error(), 400), nil //nolint:nilerr // see above
 	}
 	return told, nil
 }

@@ -103,7 +103,7 @@ func (d *Driver) heard(ctx context.Context, event events.Message, emit func(driv
 // swept sweeps, and goes on when that fails: the next look finds what is left.
 func (d *Driver) swept(ctx context.Context, s *session, of box.Identity) {
 	if err := d.sweep(ctx, s, of); err != nil {
-		d.opts.Logger.Warn("images of boxes that are gone may be left; they are looked for again", "error", line(err.Error(), 400))
+		d.opts.Logger.Warn("images of boxes that are gone may be left; they are looked for again", "error", box.OneLine(err.Error(), 400))
 	}
 }
 
