@@ -27,6 +27,7 @@ type heard struct {
 	wait    atomic.Int64 // how long the last refusal asks to wait
 	status  atomic.Int64
 	foreign atomic.Bool // the last answer was a refusal that is not the engine's: it is JSON
+	podman  atomic.Bool // an answer says that Podman gave it
 	long    atomic.Bool // the last answer was not read to its end; the client drops why
 }
 
@@ -35,6 +36,9 @@ func note(answer *http.Response) {
 	h, ok := answer.Request.Context().Value(heardKey{}).(*heard)
 	if !ok {
 		return
+	}
+	if answer.Header.Get("Libpod-Api-Version") != "" {
+		h.podman.Store(true)
 	}
 	refused := answer.StatusCode >= http.StatusBadRequest
 	h.long.Store(false)

@@ -13,7 +13,7 @@ import (
 
 	"github.com/containerd/errdefs"
 	"github.com/moby/moby/api/types/container"
-	"github.com/moby/moby/api/types/image"
+	imagetypes "github.com/moby/moby/api/types/image"
 	"github.com/moby/moby/client"
 
 	"github.com/openhands/boxkeeper/box"
@@ -74,7 +74,7 @@ func (s *session) snapshots(ctx context.Context, id box.Identity) ([]snapshot, e
 }
 
 // images lists those with the labels of a box, or with an installation alone of all.
-func (s *session) images(ctx context.Context, id box.Identity) ([]image.Summary, error) {
+func (s *session) images(ctx context.Context, id box.Identity) ([]imagetypes.Summary, error) {
 	short, cancel := context.WithTimeout(ctx, quick)
 	defer cancel()
 	images, err := s.api.ImageList(short, client.ImageListOptions{Filters: filter(id)})

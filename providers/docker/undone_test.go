@@ -42,7 +42,7 @@ func TestACreateThatIsKilledAnywhere(t *testing.T) {
 					p.opts.Ports = ports
 					behind := p.opts.Host
 					var count atomic.Int64
-					gate(t, p, func(r *http.Request) http.HandlerFunc {
+					gate(t, p, func(*http.Request) http.HandlerFunc {
 						n := count.Add(1)
 						if n < last {
 							return nil
