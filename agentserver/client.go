@@ -203,7 +203,7 @@ func (c *Client) do(ctx context.Context, what call, out any) error {
 		return nil
 	}
 	if kind, _, err := mime.ParseMediaType(response.Header.Get("Content-Type")); err != nil || !strings.HasSuffix(kind, "json") {
-		return box.Errorf(box.ClassUnknown, "%s %s answered %q instead of JSON; is this the address of an agent-server?", what.method, what.path, clip(response.Header.Get("Content-Type"), 60))
+		return box.Errorf(box.ClassUnknown, "%s %s answered %q instead of JSON; is this the address of an agent-server?", what.method, what.path, box.OneLine(response.Header.Get("Content-Type"), 60))
 	}
 	if err := json.Unmarshal(text, out); err != nil {
 		return box.Errorf(box.ClassUnknown, "%s %s answered JSON that does not fit (%s)", what.method, what.path, jsonFault(err))
@@ -224,21 +224,7 @@ func (c *Client) outer(ctx, inner context.Context, what call, err error) error {
 // jsonFault describes a decoding error without repeating content.
 func jsonFault(err error) string {
 	if wrong, ok := errors.AsType[*json.UnmarshalTypeError](err); ok {
-		return "field " + clip(wrong.Field, 80) + " is a " + wrong.Value
+		return "field " + box.OneLine(wrong.Field, 80) + " is a " + wrong.Value
 	}
 	return "it is cut off or malformed"
-}
-
-// clip shortens text from the other side to one printable line.
-func clip(text string, most int) string {
-	text = strings.Map(func(r rune) rune {
-		if r < ' ' || r == 0x7f {
-			return ' '
-		}
-		return r
-	}, strings.ToValidUTF8(text, "?"))
-	if len(text) > most {
-		return strings.ToValidUTF8(text[:most], "") + "…"
-	}
-	return text
 }

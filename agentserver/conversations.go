@@ -136,7 +136,7 @@ func (c *Client) search(ctx context.Context) (found map[string]Conversation, why
 		for _, item := range page.Items {
 			id, ok := hexID(item.ID)
 			if !ok {
-				return nil, "", box.Errorf(box.ClassUnknown, "GET /api/conversations/search answered the id %q, which is none", clip(item.ID, 60))
+				return nil, "", box.Errorf(box.ClassUnknown, "GET /api/conversations/search answered the id %q, which is none", box.OneLine(item.ID, 60))
 			}
 			if _, twice := found[id]; twice {
 				return nil, "conversation " + id + " is listed twice", nil
@@ -167,7 +167,7 @@ func (c *Client) search(ctx context.Context) (found map[string]Conversation, why
 func (c *Client) DownloadTrajectory(ctx context.Context, id string) (body io.ReadCloser, length int64, err error) {
 	short, ok := hexID(id)
 	if !ok {
-		return nil, 0, box.Invalidf("conversation", "%q is not a conversation id; use 32 hexadecimal digits", clip(id, 60))
+		return nil, 0, box.Invalidf("conversation", "%q is not a conversation id; use 32 hexadecimal digits", box.OneLine(id, 60))
 	}
 	what := call{method: http.MethodGet, path: "/api/file/download-trajectory/" + short}
 	inner, cancel := context.WithCancelCause(ctx)
@@ -187,7 +187,7 @@ func (c *Client) DownloadTrajectory(ctx context.Context, id string) (body io.Rea
 		alarm.Stop()
 		response.Body.Close()
 		cancel(nil)
-		return nil, 0, box.Errorf(box.ClassUnknown, "%s %s answered %q instead of a zip", what.method, what.path, clip(kind, 60))
+		return nil, 0, box.Errorf(box.ClassUnknown, "%s %s answered %q instead of a zip", what.method, what.path, box.OneLine(kind, 60))
 	}
 	alarm.Reset(quietBody)
 	return &download{client: c, what: what, ctx: ctx, body: response.Body, quiet: quietBody, alarm: alarm, cancel: cancel}, response.ContentLength, nil

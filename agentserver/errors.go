@@ -128,7 +128,7 @@ func (c *Client) safe(text string) string {
 			text = strings.ReplaceAll(text, value.Reveal(), value.String())
 		}
 	}
-	return clip(text, 300)
+	return box.OneLine(text, 300)
 }
 
 // retryAfter reads the seconds or the date; anything else is zero.

@@ -28,7 +28,7 @@ const longestImport = 2 * time.Hour
 func (c *Client) ImportHistory(ctx context.Context, id string, body io.Reader, size int64) (Imported, error) {
 	short, ok := hexID(id)
 	if !ok {
-		return Imported{}, box.Invalidf("conversation", "%q is not the id of a conversation", clip(id, 80))
+		return Imported{}, box.Invalidf("conversation", "%q is not the id of a conversation", box.OneLine(id, 80))
 	}
 	var out Imported
 	err := c.do(ctx, call{

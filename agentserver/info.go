@@ -32,7 +32,7 @@ func (c *Client) Ready(ctx context.Context) error {
 		return err
 	}
 	if answer.Status != "ready" {
-		return box.Errorf(box.ClassUnavailable, "the agent-server says it is %q, not ready", clip(answer.Status, 40))
+		return box.Errorf(box.ClassUnavailable, "the agent-server says it is %q, not ready", box.OneLine(answer.Status, 40))
 	}
 	return nil
 }

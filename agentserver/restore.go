@@ -51,7 +51,7 @@ func (c *Client) restored(ctx context.Context, what call, sum string) (Restored,
 		return Restored{}, box.Errorf(box.ClassUnknown, "%s %s answered for another workspace", what.method, what.path)
 	}
 	for i, note := range out.Notes {
-		out.Notes[i] = clip(note, 300)
+		out.Notes[i] = box.OneLine(note, 300)
 	}
 	return out, nil
 }

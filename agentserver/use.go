@@ -49,7 +49,7 @@ func (c *Client) Process(ctx context.Context) (Process, error) {
 	if err := c.do(ctx, call{method: http.MethodGet, path: "/api/boxd/use", bound: slowCall}, &answer); err != nil {
 		return Process{}, c.boxdOnly(err)
 	}
-	answer.Server.LastExit = clip(c.safe(answer.Server.LastExit), 200)
+	answer.Server.LastExit = box.OneLine(c.safe(answer.Server.LastExit), 200)
 	return answer.Server, nil
 }
 

@@ -58,7 +58,7 @@ func (c *Client) DownloadWorkspace(ctx context.Context) (io.ReadCloser, error) {
 		alarm.Stop()
 		response.Body.Close()
 		cancel(nil)
-		return nil, box.Errorf(box.ClassUnknown, "%s %s answered %q instead of an archive", what.method, what.path, clip(response.Header.Get("Content-Type"), 60))
+		return nil, box.Errorf(box.ClassUnknown, "%s %s answered %q instead of an archive", what.method, what.path, box.OneLine(response.Header.Get("Content-Type"), 60))
 	}
 	return &download{client: c, what: what, ctx: ctx, body: response.Body, quiet: quietExport, alarm: alarm, cancel: cancel}, nil
 }

@@ -8,14 +8,13 @@ import (
 	"strconv"
 	"strings"
 	"time"
-	"unicode"
 
 	"github.com/openhands/boxkeeper/box"
 	"github.com/openhands/boxkeeper/providers/driver/httpdriver"
 )
 
 const (
-	// mostSaid bounds what is repeated of the service's words, in bytes.
+	// mostSaid bounds what is repeated of the service's words, in characters.
 	mostSaid = 300
 	// balanceWait is when a call is worth repeating that the balance stopped: a
 	// person has to pay first.
@@ -164,15 +163,5 @@ func isBalance(r *refused) bool {
 // be hidden.
 func (a *api) clean(text string, hide []string) string {
 	text = httpdriver.Masking(append([]string{a.token.Reveal()}, hide...))(text)
-	text = strings.Map(func(c rune) rune {
-		if c == unicode.ReplacementChar || !unicode.IsPrint(c) {
-			return ' '
-		}
-		return c
-	}, text)
-	text = strings.Join(strings.Fields(text), " ")
-	if len(text) > mostSaid {
-		text = strings.ToValidUTF8(text[:mostSaid], "") + "..."
-	}
-	return text
+	return box.OneLine(text, mostSaid)
 }

@@ -13,7 +13,6 @@ import (
 	"strings"
 	"sync/atomic"
 	"time"
-	"unicode"
 
 	"github.com/containerd/errdefs"
 	"github.com/moby/moby/client"
@@ -28,6 +27,7 @@ type heard struct {
 	wait    atomic.Int64 // how long the last refusal asks to wait
 	status  atomic.Int64
 	foreign atomic.Bool // the last answer was a refusal that is not the engine's: it is JSON
+	podman  atomic.Bool // an answer says that Podman gave it
 	long    atomic.Bool // the last answer was not read to its end; the client drops why
 }
 
@@ -36,6 +36,9 @@ func note(answer *http.Response) {
 	h, ok := answer.Request.Context().Value(heardKey{}).(*heard)
 	if !ok {
 		return
+	}
+	if answer.Header.Get("Libpod-Api-Version") != "" {
+		h.podman.Store(true)
 	}
 	refused := answer.StatusCode >= http.StatusBadRequest
 	h.long.Store(false)
@@ -110,22 +113,8 @@ func quote(ctx context.Context, err error) error {
 	}
 	out.text, _, _ = strings.Cut(out.text, " for API route and version ") // an address follows
 	const most = 300
-	out.text = line(out.text, most)
+	out.text = box.OneLine(out.text, most)
 	return out
-}
-
-// line is text in one line of at most so many bytes.
-func line(text string, most int) string {
-	text = strings.Map(func(r rune) rune {
-		if !unicode.IsPrint(r) {
-			return ' '
-		}
-		return r
-	}, text[:min(len(text), most)])
-	if len(text) > most { // what was no text has become longer
-		text = text[:most]
-	}
-	return strings.ToValidUTF8(text, "")
 }
 
 // classOf tells what an answer of the engine means. None means that a box is

@@ -298,6 +298,27 @@ func images(t *testing.T, p *place, name string) {
 	_, err = api.ImageRemove(ctx, below.ID, client.ImageRemoveOptions{})
 	require.NoError(t, err)
 
+	// Without a name, which comes later or never.
+	made, err := api.ContainerCommit(ctx, name, client.ContainerCommitOptions{Comment: "contract", NoPause: true, Changes: []string{"LABEL role=3", "LABEL name=" + first}})
+	require.NoError(t, err)
+	if none := listed("role=3"); len(none) > 0 {
+		require.Equal(t, []string{"<none>:<none>"}, none)
+	}
+	require.Equal(t, []string(nil), listed("role=4"))
+	plain, err := api.ImageInspect(ctx, made.ID)
+	require.NoError(t, err)
+	require.Equal(t, "contract", plain.Comment)
+	require.Empty(t, plain.RepoTags)
+	require.Equal(t, first, plain.Config.Labels["name"])
+	_, err = api.ImageTag(ctx, client.ImageTagOptions{Source: made.ID, Target: first})
+	require.NoError(t, err)
+	require.Equal(t, []string{first}, listed("role=3"))
+	require.Equal(t, "ok", remove(first))
+	made, err = api.ContainerCommit(ctx, name, client.ContainerCommitOptions{Comment: "contract", NoPause: true, Changes: []string{"LABEL role=3"}})
+	require.NoError(t, err)
+	require.Equal(t, "ok", remove(made.ID))
+	require.Equal(t, "404", remove(made.ID))
+
 	usage, err := api.DiskUsage(ctx, client.DiskUsageOptions{Volumes: true, Verbose: true})
 	require.NoError(t, err)
 	counted := false

@@ -37,7 +37,7 @@ func (d *Driver) erase(ctx context.Context, s *session, id box.Identity, ref box
 	if err != nil {
 		return box.Observation{}, err
 	}
-	ours, err := s.snapshots(ctx, id)
+	ours, err := s.kept(ctx, id)
 	if err != nil {
 		return box.Observation{}, err
 	}
@@ -60,6 +60,16 @@ func (d *Driver) erase(ctx context.Context, s *session, id box.Identity, ref box
 			return box.Observation{}, err
 		}
 	}
+	// Once more: one whose name somebody gave to another image has none now.
+	left, err := s.nameless(ctx, id)
+	if err != nil {
+		return box.Observation{}, err
+	}
+	for _, one := range left {
+		if err := s.removeSnapshot(ctx, id, one); err != nil {
+			return box.Observation{}, err
+		}
+	}
 	for _, v := range f.volumes {
 		if v.Name == mark {
 			continue
@@ -74,13 +84,23 @@ func (d *Driver) erase(ctx context.Context, s *session, id box.Identity, ref box
 	if f, err = s.find(ctx, id); err != nil {
 		return box.Observation{}, err
 	}
-	if ours, err = s.snapshots(ctx, id); err != nil {
+	if ours, err = s.kept(ctx, id); err != nil {
 		return box.Observation{}, err
 	}
 	if !f.nothing() || len(ours) > 0 {
 		return box.Observation{}, box.Errorf(box.ClassUnavailable, "box %s is not gone yet; delete it again", ref.Name)
 	}
 	return gone, d.still(ctx, s.print)
+}
+
+// kept lists all images of a box that are ours, those without a name last.
+func (s *session) kept(ctx context.Context, id box.Identity) ([]snapshot, error) {
+	ours, err := s.snapshots(ctx, id)
+	if err != nil {
+		return nil, err
+	}
+	left, err := s.nameless(ctx, id)
+	return append(ours, left...), err
 }
 
 func (s *session) removeVolume(ctx context.Context, name, of string) error {

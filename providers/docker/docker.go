@@ -254,7 +254,7 @@ func Row(opts Options) box.Capabilities {
 		ResumeWait:   box.Span(opts.StartTimeout),
 		SuspendProof: "the same container has exited since, its volume there",
 		DeleteProof:  "no container, volume or snapshot with its labels, on the same engine and data directory",
-		Untested:     "engines other than 20.10.24 (API 1.41); Docker Desktop, rootless engines, user namespaces, Podman; a restart of the machine",
+		Untested:     "engines other than 20.10.24 (API 1.41); Docker Desktop, rootless engines, user namespaces; a restart of the machine",
 	}
 	if opts.Ports.First != 0 {
 		row.URLStable = box.Yes

@@ -73,12 +73,17 @@ func (d *Driver) connect(ctx context.Context) (context.Context, *session, error)
 	if err := driver.Ended(ctx); err != nil {
 		return ctx, nil, err
 	}
-	ctx = context.WithValue(ctx, heardKey{}, new(heard))
+	told := new(heard)
+	ctx = context.WithValue(ctx, heardKey{}, told)
 	short, cancel := context.WithTimeout(ctx, quick)
 	defer cancel()
 	api, err := d.agree(short)
 	if err != nil {
 		return ctx, nil, fault(ctx, "reach the Docker engine", err)
+	}
+	if told.podman.Load() {
+		// With each answer it gives itself a new id [4.3.1, 1 Dec 2026].
+		return ctx, nil, box.Errorf(box.ClassFailedPrecondition, "what answers is Podman, whose Docker API has another id in each answer, so no box could be told to be on it; give the address of a Docker engine")
 	}
 	answer, err := api.Info(short, client.InfoOptions{})
 	if err != nil {

@@ -20,9 +20,10 @@ const (
 	labelWorkspace    = labelPrefix + "workspace"
 	labelEpoch        = labelPrefix + "epoch"
 	labelRole         = labelPrefix + "role"
-	labelImage        = labelPrefix + "image" // as it was asked for
-	labelPort         = labelPrefix + "port"  // the one that is kept for the box
-	labelFrom         = labelPrefix + "from"  // the snapshot that a container was made of
+	labelImage        = labelPrefix + "image"    // as it was asked for
+	labelPort         = labelPrefix + "port"     // the one that is kept for the box
+	labelFrom         = labelPrefix + "from"     // the snapshot that a container was made of
+	labelSnapshot     = labelPrefix + "snapshot" // the name that a commit is to get
 	labelUser         = labelPrefix + "label."
 )
 

@@ -4,7 +4,6 @@ import (
 	"cmp"
 	"context"
 	"errors"
-	"strings"
 
 	"github.com/containerd/errdefs"
 	"github.com/moby/moby/api/types/container"
@@ -54,7 +53,8 @@ func (d *Driver) Create(ctx context.Context, req driver.CreateRequest) (box.Obse
 	if err := d.bring(ctx, s, req.Identity, from, boxd, env); err != nil {
 		return box.Observation{}, s.after(err)
 	}
-	return s.report(ctx, req.Identity)
+	_, out, err := s.report(ctx, req.Identity)
+	return out, err
 }
 
 // bring makes what of a box is not there, and starts what was never started.
@@ -66,22 +66,23 @@ func (d *Driver) bring(ctx context.Context, s *session, id box.Identity, from re
 	if f.deleting {
 		return box.Errorf(box.ClassConflict, "box %s is being deleted; finish that first", id.Name())
 	}
-	unmade := f.nothing()
+	if err = d.raise(ctx, s, f, from, boxd, env); err != nil {
+		return s.undone(ctx, f, err)
+	}
+	return nil
+}
+
+// raise makes the container of a box that has none, and starts one that never was.
+func (d *Driver) raise(ctx context.Context, s *session, f *found, from recipe, boxd *program, env []byte) (err error) {
 	if f.container == nil {
-		if f, err = d.make(ctx, s, f, from, boxd); err != nil && unmade {
-			return s.undone(ctx, id, err)
-		}
-		if err != nil {
+		if f, err = d.make(ctx, s, f, from, boxd); err != nil {
 			return err
 		}
 	}
 	if f.state() != container.StateCreated || f.intent.suspends(f.life()) {
 		return nil
 	}
-	if err = s.start(ctx, f, boxd, env); err != nil && unmade {
-		return s.undone(ctx, id, err)
-	}
-	return err
+	return s.start(ctx, f, boxd, env)
 }
 
 // start copies in what a start needs, and starts a container that does not run.
@@ -93,50 +94,55 @@ func (s *session) start(ctx context.Context, f *found, boxd *program, env []byte
 		_, err := s.api.ContainerStart(ctx, f.container.ID, client.ContainerStartOptions{})
 		return err
 	})
-	if err != nil {
-		return refusal(ctx, "start box "+f.identity.Name(), err)
+	if err == nil {
+		return nil
 	}
-	return nil
+	err = refusal(ctx, "start box "+f.identity.Name(), err)
+	if image := configLabels(*f.container)[labelFrom]; image != "" && f.unstarted() {
+		err = ofSnapshot(f.identity, image, true, err)
+	}
+	return err
 }
 
-// report is the observation at the end of a call.
-func (s *session) report(ctx context.Context, id box.Identity) (box.Observation, error) {
+// report is what is found at the end of a call, and the observation of it.
+func (s *session) report(ctx context.Context, id box.Identity) (*found, box.Observation, error) {
 	f, err := s.find(ctx, id)
 	if err != nil {
-		return box.Observation{}, s.after(err)
+		return nil, box.Observation{}, s.after(err)
 	}
-	return s.observation(f), nil
+	return f, s.observation(f), nil
 }
 
-// held runs change on a box that is there and ours, under this process's lock.
-func (d *Driver) held(ctx context.Context, ref box.Ref, change func(ctx context.Context, s *session, f *found) error) (box.Observation, error) {
+// held runs change on a box that is there and ours, under this process's lock, and
+// returns what is found after it.
+func (d *Driver) held(ctx context.Context, ref box.Ref, change func(ctx context.Context, s *session, f *found) error) (*found, box.Observation, error) {
 	unlock, err := d.locks.Take(ctx, ref.Name)
 	if err != nil {
-		return box.Observation{}, err
+		return nil, box.Observation{}, err
 	}
 	defer unlock()
 	ctx, s, id, err := d.own(ctx, ref)
 	if err != nil {
-		return box.Observation{}, err
+		return nil, box.Observation{}, err
 	}
 	f, err := s.find(ctx, id)
 	if err == nil {
 		err = f.renamed(ref)
 	}
 	if err != nil {
-		return box.Observation{}, err
+		return nil, box.Observation{}, err
 	}
 	switch {
 	case f.container == nil && f.data == nil:
 		if err := d.still(ctx, s.print); err != nil {
-			return box.Observation{}, err
+			return nil, box.Observation{}, err
 		}
-		return box.Observation{}, box.Errorf(box.ClassNotFound, "there is no box %s on %s", ref.Name, ref.Fingerprint)
+		return nil, box.Observation{}, box.Errorf(box.ClassNotFound, "there is no box %s on %s", ref.Name, ref.Fingerprint)
 	case f.deleting:
-		return box.Observation{}, box.Errorf(box.ClassFailedPrecondition, "box %s is being deleted; finish that", ref.Name)
+		return nil, box.Observation{}, box.Errorf(box.ClassFailedPrecondition, "box %s is being deleted; finish that", ref.Name)
 	}
 	if err := change(ctx, s, f); err != nil {
-		return box.Observation{}, s.after(err)
+		return nil, box.Observation{}, s.after(err)
 	}
 	return s.report(ctx, id)
 }
@@ -202,7 +208,7 @@ func (d *Driver) Deepen(ctx context.Context, ref box.Ref) (box.Observation, erro
 func (d *Driver) toRest(ctx context.Context, ref box.Ref, change func(ctx context.Context, s *session, f *found) error) (box.Observation, error) {
 	var kept string
 	var bytes int64
-	out, err := d.held(ctx, ref, func(ctx context.Context, s *session, f *found) (err error) {
+	f, out, err := d.held(ctx, ref, func(ctx context.Context, s *session, f *found) (err error) {
 		if err = change(ctx, s, f); err == nil {
 			kept, err = d.keep(ctx, s, f.identity)
 		}
@@ -211,7 +217,7 @@ func (d *Driver) toRest(ctx context.Context, ref box.Ref, change func(ctx contex
 		}
 		return err
 	})
-	if err == nil && out.Phase == box.PhaseFailed && strings.HasPrefix(out.Evidence, withoutContainer) {
+	if err == nil && f.bare() {
 		out.Phase, out.MemoryKept = box.PhaseSuspended, box.No
 	}
 	if err == nil && out.Phase != box.PhaseSuspended {
@@ -282,7 +288,7 @@ func (d *Driver) Resume(ctx context.Context, ref box.Ref, start driver.Start) (b
 	if err != nil {
 		return box.Observation{}, err
 	}
-	out, err := d.held(ctx, ref, func(ctx context.Context, s *session, f *found) error {
+	_, out, err := d.held(ctx, ref, func(ctx context.Context, s *session, f *found) error {
 		switch f.state() {
 		case container.StatePaused:
 			return s.unpause(ctx, f)

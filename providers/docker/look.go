@@ -49,6 +49,14 @@ func (f *found) state() container.ContainerState {
 // nothing reports whether there is neither a container nor a volume.
 func (f *found) nothing() bool { return f.container == nil && len(f.volumes) == 0 }
 
+// unstarted reports whether the container is there and never ran.
+func (f *found) unstarted() bool {
+	return f.state() == container.StateCreated && instant(f.life()).IsZero()
+}
+
+// bare reports whether of a box that nobody deletes the volume alone is there.
+func (f *found) bare() bool { return f.container == nil && f.data != nil && !f.deleting }
+
 // find reads what the engine has of a box. An absence in it is proven by two
 // lists, never by a 404: that may be of a proxy, or of a path it does not know.
 func (s *session) find(ctx context.Context, id box.Identity) (*found, error) {
@@ -170,21 +178,18 @@ type sight struct {
 	frozen   bool
 }
 
-// withoutContainer begins the evidence of a box of which the volume alone is there.
-const withoutContainer = "its container was removed, "
-
 // judge says what the box is.
 func (f *found) judge() sight {
 	say := func(phase box.Phase, since time.Time, format string, args ...any) sight {
-		return sight{phase: phase, since: since, evidence: line(fmt.Sprintf(format, args...), 600)}
+		return sight{phase: phase, since: since, evidence: box.OneLine(fmt.Sprintf(format, args...), 600)}
 	}
 	switch {
 	case f.container == nil && f.data == nil:
 		return say(box.PhaseGone, time.Time{}, "the engine lists no container and no data volume with its labels")
 	case f.deleting:
 		return say(box.PhaseFailed, time.Time{}, "deletion began and is not finished")
-	case f.container == nil:
-		return say(box.PhaseFailed, time.Time{}, withoutContainer+"its files are in volume %s", f.data.Name)
+	case f.bare():
+		return say(box.PhaseFailed, time.Time{}, "its container was removed, its files are in volume %s", f.data.Name)
 	}
 	state := f.container.State
 	asked := f.intent.suspends(f.life())
@@ -252,7 +257,7 @@ func (s *session) observation(f *found) box.Observation {
 	}
 	out := box.Observation{Ref: ref, Phase: seen.phase, Evidence: seen.evidence, Age: s.age(seen.since)}
 	if f.container != nil && configLabels(*f.container)[labelFrom] != "" {
-		out.Evidence += line("; its container was made again from image "+configLabels(*f.container)[labelFrom], 250)
+		out.Evidence += box.OneLine("; its container was made again from image "+configLabels(*f.container)[labelFrom], 250)
 	}
 	if seen.phase == box.PhaseSuspended {
 		out.MemoryKept = box.No

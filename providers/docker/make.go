@@ -73,7 +73,11 @@ func (d *Driver) make(ctx context.Context, s *session, f *found, from recipe, bo
 	switch {
 	case errdefs.IsConflict(err): // another worker was first, or a stranger: the labels tell
 	case err != nil:
-		return nil, refusal(ctx, "make the container of box "+name, err)
+		err = refusal(ctx, "make the container of box "+name, err)
+		if image.snapshot {
+			err = ofSnapshot(f.identity, image.name, false, err)
+		}
+		return nil, err
 	}
 	made, err := s.find(ctx, f.identity)
 	if err == nil && made.container == nil {

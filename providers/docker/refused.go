@@ -6,7 +6,6 @@ import (
 	"net/http"
 	"strings"
 
-	"github.com/moby/moby/api/types/container"
 	"github.com/moby/moby/client"
 
 	"github.com/openhands/boxkeeper/box"
@@ -35,25 +34,28 @@ func refusal(ctx context.Context, what string, err error) error {
 	return fault(ctx, what, err)
 }
 
-// undone takes back what this call made of a box of which there was nothing before,
-// after the engine refused it for good, and returns the refusal: nothing is done
-// then. Nothing is taken back that may have run, by force, or that anything uses;
-// where something is left the outcome is not certain, and the box is looked at again.
-func (s *session) undone(ctx context.Context, id box.Identity, why error) error {
+// undone takes back what was made of a box that never ran, by this call or by an
+// earlier one that did not live to its end, after the engine refused it for good, and
+// returns the refusal: nothing is done then. Nothing is taken back that may have run,
+// by force, or that anything uses, and no volume that holds anything, unless it was
+// made by this call: before is what was there at its beginning. Where something
+// is left the outcome is not certain, and the box is looked at again.
+func (s *session) undone(ctx context.Context, before *found, why error) error {
 	if _, certain := errors.AsType[forGood](why); !certain {
 		return why
 	}
+	id := before.identity
 	f, err := s.find(ctx, id)
 	if err != nil {
 		return errors.Join(why, err)
 	}
-	if f.deleting {
+	switch {
+	case f.deleting, f.container != nil && !f.unstarted(): // another worker was luckier
+		return why
+	case before.data != nil && f.data != nil && !s.hollow(ctx, f):
 		return why
 	}
 	if f.container != nil {
-		if f.state() != container.StateCreated || !instant(f.life()).IsZero() {
-			return why // another worker was luckier
-		}
 		err := s.act(ctx, forced, func(ctx context.Context) error {
 			_, err := s.api.ContainerRemove(ctx, f.container.ID, client.ContainerRemoveOptions{RemoveVolumes: true})
 			return err
@@ -75,4 +77,15 @@ func (s *session) undone(ctx context.Context, id box.Identity, why error) error 
 		s.acted = false
 	}
 	return why
+}
+
+// hollow reports whether nothing is in the volume of a box and it has no snapshot, as
+// it is with one that never ran. Where the engine does not say so in time, or not for
+// certain, it is not.
+func (s *session) hollow(ctx context.Context, f *found) bool {
+	short, cancel := context.WithTimeout(ctx, quick)
+	defer cancel()
+	holds, ok := s.holds(short, f.data.Name)
+	ours, err := s.snapshots(ctx, f.identity)
+	return ok && holds == 0 && err == nil && len(ours) == 0
 }

@@ -4,6 +4,7 @@ import (
 	"net/http"
 	"testing"
 
+	"github.com/moby/moby/client"
 	"github.com/stretchr/testify/require"
 
 	"github.com/openhands/boxkeeper/box"
@@ -57,7 +58,6 @@ func TestARefusalThatIsNotCertain(t *testing.T) {
 		"a port is taken":            {faults: []dockertest.Fault{{Status: http.StatusInternalServerError, Message: "port is already allocated"}}, left: 2},
 		"a container is missing":     {faults: []dockertest.Fault{{Status: http.StatusNotFound, Message: "No such container: x"}}, left: 2},
 		"a page":                     {faults: []dockertest.Fault{{Status: http.StatusBadRequest, Message: "<html>", Header: map[string]string{"Content-Type": "text/html"}}}, left: 2},
-		"made by an earlier call":    {faults: []dockertest.Fault{{Status: http.StatusInternalServerError}, bad}, left: 2},
 		"its container is not gone":  {faults: []dockertest.Fault{bad}, also: &dockertest.Fault{Status: http.StatusInternalServerError}, path: "/containers/", left: 2},
 		"its volume is not gone":     {faults: []dockertest.Fault{bad}, also: &dockertest.Fault{Status: http.StatusConflict}, path: "/volumes/", left: 1},
 		"the answer of the end lost": {faults: []dockertest.Fault{bad}, also: &dockertest.Fault{Lose: true}, path: "/volumes/", left: 0},
@@ -86,8 +86,28 @@ func TestANetworkThatIsNotThereRealDocker(t *testing.T) {
 	t.Parallel()
 	p := realPlace(t, docker.SuspendStop)
 	p.opts.Network = "boxkeeper-no-such-network"
-	_, err := p.driver(t, installation).Create(t.Context(), request("refused"))
-	wantClass(t, err, box.ClassFailedPrecondition)
-	require.ErrorContains(t, err, "boxkeeper-no-such-network")
-	require.Empty(t, p.left(t, box.Ref{ID: "x", Name: request("refused").Identity.Name(), Epoch: 1}))
+	ref := box.Ref{ID: "x", Name: request("refused").Identity.Name(), Epoch: 1}
+	refused := func() {
+		t.Helper()
+		_, err := p.driver(t, installation).Create(t.Context(), request("refused"))
+		wantClass(t, err, box.ClassFailedPrecondition)
+		require.ErrorContains(t, err, "boxkeeper-no-such-network")
+		require.Empty(t, p.left(t, ref))
+	}
+	refused()
+	// With what an earlier create left that did not live to its end.
+	_, err := p.api.VolumeCreate(t.Context(), client.VolumeCreateOptions{Name: ref.Name, Labels: map[string]string{
+		prefix + "installation": installation, prefix + "workspace": "refused", prefix + "epoch": "1", prefix + "role": "data",
+	}})
+	require.NoError(t, err)
+	refused()
+	// With work.
+	p.opts.Network = ""
+	made(t, p.driver(t, installation), "refused")
+	dirInVolume(t, p, ref)
+	p.removeContainer(t, ref)
+	p.opts.Network = "boxkeeper-no-such-network"
+	_, err = p.driver(t, installation).Create(t.Context(), request("refused"))
+	wantClass(t, err, box.ClassUnavailable)
+	require.Contains(t, p.left(t, ref), "volume "+ref.Name)
 }

@@ -5,6 +5,7 @@ import (
 	"cmp"
 	"context"
 	"crypto/rand"
+	"errors"
 	"slices"
 	"strconv"
 	"strings"
@@ -12,6 +13,7 @@ import (
 
 	"github.com/containerd/errdefs"
 	"github.com/moby/moby/api/types/container"
+	imagetypes "github.com/moby/moby/api/types/image"
 	"github.com/moby/moby/client"
 
 	"github.com/openhands/boxkeeper/box"
@@ -25,6 +27,7 @@ import (
 type snapshot struct {
 	id, name string
 	ended    time.Time // the end of the run whose layer it is
+	nameless bool      // it was to get that name, and did not
 }
 
 const (
@@ -53,20 +56,12 @@ func snapshotOf(id box.Identity, name string) (snapshot, bool) {
 
 // snapshots lists those of a box, that of the last run first.
 func (s *session) snapshots(ctx context.Context, id box.Identity) ([]snapshot, error) {
-	short, cancel := context.WithTimeout(ctx, quick)
-	defer cancel()
-	images, err := s.api.ImageList(short, client.ImageListOptions{Filters: filter(id)})
+	images, err := s.images(ctx, id)
 	if err != nil {
-		return nil, fault(ctx, "list the snapshots of box "+id.Name(), err)
-	}
-	if images.Items == nil { // an engine's list of none is empty, and not null
-		return nil, box.Errorf(box.ClassUnknown, "the engine's list of images is none, so nothing that is not in it is proven gone")
+		return nil, err
 	}
 	var out []snapshot
-	for _, one := range images.Items {
-		if !asked(one.Labels, id) {
-			return nil, box.Errorf(box.ClassUnknown, "the engine lists image %s without the labels that were asked for, so nothing that it does not list is proven gone", one.ID)
-		}
+	for _, one := range images {
 		for _, name := range one.RepoTags {
 			if found, ok := snapshotOf(id, name); ok && is(one.Labels, id, roleSnapshot) {
 				found.id = one.ID
@@ -76,6 +71,25 @@ func (s *session) snapshots(ctx context.Context, id box.Identity) ([]snapshot, e
 	}
 	slices.SortFunc(out, func(a, b snapshot) int { return cmp.Or(b.ended.Compare(a.ended), strings.Compare(b.name, a.name)) })
 	return out, nil
+}
+
+// images lists those with the labels of a box, or with an installation alone of all.
+func (s *session) images(ctx context.Context, id box.Identity) ([]imagetypes.Summary, error) {
+	short, cancel := context.WithTimeout(ctx, quick)
+	defer cancel()
+	images, err := s.api.ImageList(short, client.ImageListOptions{Filters: filter(id)})
+	if err != nil {
+		return nil, fault(ctx, "list the snapshots of box "+id.Name(), err)
+	}
+	if images.Items == nil { // an engine's list of none is empty, and not null
+		return nil, box.Errorf(box.ClassUnknown, "the engine's list of images is none, so nothing that is not in it is proven gone")
+	}
+	for _, one := range images.Items {
+		if !asked(one.Labels, id) {
+			return nil, box.Errorf(box.ClassUnknown, "the engine lists image %s without the labels that were asked for, so nothing that it does not list is proven gone", one.ID)
+		}
+	}
+	return images.Items, nil
 }
 
 // keep commits the layer of a container that was stopped, unless that was done
@@ -98,7 +112,7 @@ func (d *Driver) keep(ctx context.Context, s *session, id box.Identity) (string,
 	case over != nil:
 		return "", over
 	case err != nil:
-		return line(", and no snapshot of its layer is known: "+err.Error(), 400), nil //nolint:nilerr // see above
+		return box.OneLine(", and no snapshot of its layer is known: "+err.Error(), 400), nil //nolint:nilerr // see above
 	}
 	return told, nil
 }
@@ -117,27 +131,18 @@ func (s *session) commit(ctx context.Context, f *found) (string, error) {
 				return "", nil
 			}
 		}
-		if err := s.withoutSecrets(ctx, f); err != nil {
-			return "", err
-		}
-		name := snapshotName(f.identity, ended)
-		err := s.act(ctx, committing, func(ctx context.Context) error {
-			_, err := s.api.ContainerCommit(ctx, f.container.ID, client.ContainerCommitOptions{
-				Reference: name, Comment: snapshotNote, NoPause: true, Changes: []string{"LABEL " + labelRole + "=" + roleSnapshot},
-			})
-			return err
-		})
-		// Its answer may be lost, and the list tells.
+		err := s.capture(ctx, f, ended)
+		// An answer may be lost, and the list tells.
 		now, broken := s.snapshots(ctx, f.identity)
 		switch {
 		case broken != nil:
 			return "", broken
-		case slices.ContainsFunc(now, func(one snapshot) bool { return one.name == name }):
+		case slices.ContainsFunc(now, ofThisRun):
 			ours = now
 		case err != nil:
-			return "", fault(ctx, "commit the layer of box "+f.identity.Name(), err)
+			return "", err
 		default:
-			return "", box.Errorf(box.ClassUnknown, "the engine says that it committed image %s, and lists none", name)
+			return "", box.Errorf(box.ClassUnknown, "the engine says that it named the image of the layer, and lists none of that name")
 		}
 	}
 	at := slices.IndexFunc(ours, ofThisRun)
@@ -180,10 +185,14 @@ func (s *session) withoutSecrets(ctx context.Context, f *found) error {
 	return box.Errorf(box.ClassUnknown, "the environment of box %s can't be emptied", f.identity.Name())
 }
 
-// tidy removes snapshots that newest replaces. Those that it stands on stay: they
+// tidy removes snapshots that newest replaces, and what commits without a name left. Those that it stands on stay: they
 // are layers of it, and hold nothing that it does not. One that somebody uses
 // stays too, until the box is deleted.
 func (s *session) tidy(ctx context.Context, f *found, newest snapshot, older []snapshot) {
+	left, _ := s.nameless(ctx, f.identity) // the next one finds them
+	for _, one := range left {
+		_ = s.removeSnapshot(ctx, f.identity, one)
+	}
 	if len(older) == 0 {
 		return
 	}
@@ -203,29 +212,34 @@ func (s *session) tidy(ctx context.Context, f *found, newest snapshot, older []s
 	}
 }
 
-// removeSnapshot takes a snapshot away by its name, never by force and never what
-// lies below: an image that somebody has built on it, or has given another name,
-// stays as theirs. So does one that was given this name since the list was read.
+// removeSnapshot takes a snapshot away by its name, or one without a name by its id,
+// never by force and never what lies below: an image that somebody has built on it, or
+// has given another name, stays as theirs. So does one that was given this name since
+// the list was read.
 func (s *session) removeSnapshot(ctx context.Context, id box.Identity, one snapshot) error {
-	switch there, err := s.look(ctx, one.name); {
+	by := one.name
+	if one.nameless {
+		by = one.id
+	}
+	switch there, err := s.look(ctx, by); {
 	case absent(ctx, err):
 		return nil
 	case err != nil:
-		return fault(ctx, "read image "+one.name, err)
-	case there.ID != one.id:
+		return fault(ctx, "read image "+by, err)
+	case there.ID != one.id, one.nameless && hasName(there.RepoTags):
 		return nil
 	}
 	err := s.act(ctx, forced, func(ctx context.Context) error {
-		_, err := s.api.ImageRemove(ctx, one.name, client.ImageRemoveOptions{})
+		_, err := s.api.ImageRemove(ctx, by, client.ImageRemoveOptions{})
 		return err
 	})
 	switch {
 	case err == nil, absent(ctx, err):
 		return nil
 	case errdefs.IsConflict(err):
-		return box.Errorf(box.ClassUnavailable, "image %s of box %s is used by another container; remove that, and delete the box again: %w", one.name, id.Name(), quote(ctx, err))
+		return box.Errorf(box.ClassUnavailable, "image %s of box %s is used by another container; remove that, and delete the box again: %w", by, id.Name(), quote(ctx, err))
 	}
-	return fault(ctx, "remove image "+one.name, err)
+	return fault(ctx, "remove image "+by, err)
 }
 
 // source is the image that the container of a box is made of: the newest snapshot
@@ -239,12 +253,34 @@ func (d *Driver) source(ctx context.Context, s *session, f *found, from recipe, 
 		if len(ours) > 0 {
 			found, err := s.look(ctx, ours[0].name)
 			if err != nil {
-				return imageOf{}, fault(ctx, "read image "+ours[0].name, err)
+				err = fault(ctx, "read image "+ours[0].name, err)
+			} else {
+				image, err = vet(ours[0].name, found, boxd)
 			}
-			image, err = vet(ours[0].name, found, boxd)
+			if err != nil {
+				return imageOf{}, ofSnapshot(f.identity, ours[0].name, false, err)
+			}
 			image.snapshot = true
-			return image, err
+			return image, nil
 		}
 	}
 	return d.image(ctx, s, from.image, boxd)
+}
+
+// ofSnapshot is the error of a container that cannot be made of a snapshot, or not
+// started the first time. Nobody takes a snapshot away in order to go on: what was
+// installed outside of the volume would be lost without a word. So it says what is
+// safe, and what a person can do.
+func ofSnapshot(id box.Identity, image string, made bool, err error) error {
+	name := id.Name()
+	remove := "docker image rm " + image
+	if made {
+		remove = "docker rm " + name + " && " + remove
+	}
+	out := &box.Error{Class: box.ClassOf(err), Err: err, Message: "the container of box " + name + " was removed, and no other can be made of its snapshot, image " + image +
+		". The box's files are whole in volume " + name + ". If asking again does not help, the image is broken: after \"" + remove + "\" a resume goes on with the snapshot before, or without any, and what was installed outside of " + boxRoot + " since is lost"}
+	if e, ok := errors.AsType[*box.Error](err); ok {
+		out.RetryAfter = e.RetryAfter
+	}
+	return out
 }

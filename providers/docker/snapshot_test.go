@@ -164,6 +164,8 @@ func TestACommitThatGoesWrong(t *testing.T) {
 		"no space":                {http.MethodPost, "/commit$", dockertest.Fault{Status: 500, Message: "write /x: no space left on device"}, 0, "no snapshot of its layer is known: commit the layer of box bk-0a1b2c3d-layer-1: Error response from daemon: write /x: no space left on device"},
 		"the answer is lost":      {http.MethodPost, "/commit$", faultLost, 1, "its layer kept as image"},
 		"it never came":           {http.MethodPost, "/commit$", faultCut, 0, "no snapshot of its layer is known"},
+		"its name is lost":        {http.MethodPost, "/tag$", faultLost, 1, "its layer kept as image"},
+		"it gets no name":         {http.MethodPost, "/tag$", fault500, 1, "no snapshot of its layer is known: name image bk-0a1b2c3d-layer-1:snapshot-"},
 		"images can't be listed":  {http.MethodGet, "/images/json$", fault500, 0, "no snapshot of its layer is known"},
 		"the layer can't be seen": {http.MethodGet, "/changes$", fault500, 1, "its layer kept as image"},
 	} {

@@ -40,14 +40,22 @@ func (s *session) stored(ctx context.Context, f *found) int64 {
 			}
 		}
 	}
-	usage, err := s.api.DiskUsage(ctx, client.DiskUsageOptions{Volumes: true, Verbose: true})
-	if err != nil {
-		return 0
-	}
-	for _, v := range usage.Volumes.Items {
-		if v.Name == f.data.Name && v.UsageData != nil && v.UsageData.Size >= 0 {
-			return sum + v.UsageData.Size
-		}
+	if held, ok := s.holds(ctx, f.data.Name); ok {
+		return sum + held
 	}
 	return 0
+}
+
+// holds is how many bytes are in a volume, false when the engine does not say.
+func (s *session) holds(ctx context.Context, volume string) (int64, bool) {
+	usage, err := s.api.DiskUsage(ctx, client.DiskUsageOptions{Volumes: true, Verbose: true})
+	if err != nil {
+		return 0, false
+	}
+	for _, v := range usage.Volumes.Items {
+		if v.Name == volume && v.UsageData != nil && v.UsageData.Size >= 0 {
+			return v.UsageData.Size, true
+		}
+	}
+	return 0, false
 }

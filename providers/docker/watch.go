@@ -16,6 +16,9 @@ import (
 // boxes that ended earlier. It ends with an error when the stream does: whoever
 // watches again hears of what it missed.
 //
+// It also removes images of commits that ended after their box was deleted, when it
+// begins and when one ends.
+//
 // Of a container and a volume that others removed together nothing is told: that
 // cannot be told from the end of a deletion of ours.
 func (d *Driver) Watch(ctx context.Context, emit func(driver.Listed)) error {
@@ -29,7 +32,7 @@ func (d *Driver) Watch(ctx context.Context, emit func(driver.Listed)) error {
 	told := s.api.Events(stream, client.EventsListOptions{Filters: make(client.Filters).
 		Add("type", string(events.ContainerEventType)).
 		Add("label", labelInstallation+"="+d.installation).
-		Add("event", string(events.ActionDie), string(events.ActionDestroy), string(events.ActionPause), string(events.ActionUnPause))})
+		Add("event", string(events.ActionDie), string(events.ActionDestroy), string(events.ActionPause), string(events.ActionUnPause), string(events.ActionCommit))})
 	// After the stream is open: what changes from here on is in it.
 	all, err := s.all(ctx, d.installation)
 	if err != nil {
@@ -38,6 +41,7 @@ func (d *Driver) Watch(ctx context.Context, emit func(driver.Listed)) error {
 	for _, f := range all {
 		d.tell(s, f, emit)
 	}
+	d.swept(ctx, s, box.Identity{Installation: d.installation})
 	for {
 		select {
 		case <-ctx.Done():
@@ -75,6 +79,10 @@ func (d *Driver) heard(ctx context.Context, event events.Message, emit func(driv
 	if err != nil {
 		return err
 	}
+	if event.Action == events.ActionCommit {
+		d.swept(ctx, s, id)
+		return nil
+	}
 	f, err := s.find(ctx, id)
 	if err != nil {
 		return err
@@ -90,6 +98,13 @@ func (d *Driver) heard(ctx context.Context, event events.Message, emit func(driv
 	}
 	d.tell(s, f, emit)
 	return nil
+}
+
+// swept sweeps, and goes on when that fails: the next look finds what is left.
+func (d *Driver) swept(ctx context.Context, s *session, of box.Identity) {
+	if err := d.sweep(ctx, s, of); err != nil {
+		d.opts.Logger.Warn("images of boxes that are gone may be left; they are looked for again", "error", box.OneLine(err.Error(), 400))
+	}
 }
 
 // tell emits what a box has become, if that was not our doing.

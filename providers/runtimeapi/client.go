@@ -10,7 +10,6 @@ import (
 	"strconv"
 	"strings"
 	"time"
-	"unicode"
 
 	"github.com/openhands/boxkeeper/box"
 	"github.com/openhands/boxkeeper/providers/driver"
@@ -189,17 +188,4 @@ func (r *reply) date() time.Time {
 }
 
 // clean makes what somebody else wrote fit for one line of a history.
-func clean(text string) string {
-	const most = 160
-	text = strings.Map(func(c rune) rune {
-		if !unicode.IsPrint(c) {
-			return ' '
-		}
-		return c
-	}, text)
-	text = strings.Join(strings.Fields(text), " ")
-	if runes := []rune(text); len(runes) > most {
-		text = string(runes[:most]) + "…"
-	}
-	return text
-}
+func clean(text string) string { return box.OneLine(text, 160) }

@@ -61,6 +61,7 @@ func (e *Engine) create(w http.ResponseWriter, r *http.Request) {
 	b.NetworkSettings = &container.NetworkSettings{Ports: network.PortMap{}}
 	for _, m := range b.HostConfig.Mounts {
 		e.volumeNamed(m.Source, nil)
+		maps.Copy(b.files, e.kept[m.Source])
 	}
 	e.containers[b.ID] = b
 	e.tell(b, events.ActionCreate)
@@ -219,6 +220,11 @@ func (e *Engine) remove(w http.ResponseWriter, r *http.Request, b *box) {
 	}
 	if b.State.Running {
 		e.end(b, 137)
+	}
+	for _, m := range b.HostConfig.Mounts {
+		left := maps.Clone(b.files)
+		maps.DeleteFunc(left, func(at string, _ []byte) bool { return !strings.HasPrefix(at, m.Target+"/") })
+		e.kept[m.Source] = left
 	}
 	delete(e.containers, b.ID)
 	e.tell(b, events.ActionDestroy)

@@ -36,6 +36,7 @@ type Engine struct {
 	registry   map[string]Image
 	containers map[string]*box
 	volumes    map[string]volume.Volume
+	kept       map[string]map[string][]byte // what is in volumes whose container is gone
 	watchers   map[chan events.Message]bool
 	stopping   chan struct{} // held stops wait for its end; nil for none
 	committing chan struct{} // and held commits
@@ -87,7 +88,7 @@ func New(t *testing.T, api, least string) *Engine {
 	e := &Engine{
 		id: random(), data: random(), api: api, least: least,
 		registry:   map[string]Image{},
-		containers: map[string]*box{}, volumes: map[string]volume.Volume{},
+		containers: map[string]*box{}, volumes: map[string]volume.Volume{}, kept: map[string]map[string][]byte{},
 		watchers: map[chan events.Message]bool{}, closed: make(chan struct{}), clock: time.Now,
 	}
 	e.server = httptest.NewServer(e)
@@ -139,6 +140,7 @@ func (e *Engine) LoseData() {
 	e.data = random()
 	clear(e.containers)
 	clear(e.volumes)
+	clear(e.kept)
 	e.images = slices.DeleteFunc(e.images, func(one *stored) bool { return one.from != nil })
 }
 
@@ -157,6 +159,13 @@ func (e *Engine) Next(method, path string, f Fault) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	e.faults = append(e.faults, fault{method, regexp.MustCompile(path), f})
+}
+
+// Forget drops the faults that no call has met.
+func (e *Engine) Forget() {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	e.faults = nil
 }
 
 // SetClock gives the engine another clock, which may be asked by several at once.

@@ -1,6 +1,7 @@
 package dockertest
 
 import (
+	"cmp"
 	"maps"
 	"net/http"
 	"slices"
@@ -50,7 +51,10 @@ func (e *Engine) add(name string, one *stored) {
 	for _, old := range e.images {
 		old.tags = slices.DeleteFunc(old.tags, func(tag string) bool { return tag == name })
 	}
-	one.id, one.created, one.tags = "sha256:"+random(), e.clock().UTC(), []string{name}
+	one.id, one.created = "sha256:"+random(), e.clock().UTC()
+	if name != "" {
+		one.tags = []string{name}
+	}
 	e.images = append(e.images, one)
 }
 
@@ -67,7 +71,7 @@ func (e *Engine) imageOf(name string) *stored {
 // routeImage does one call about images.
 func (e *Engine) routeImage(w http.ResponseWriter, r *http.Request, path string) {
 	name, verb := strings.TrimPrefix(path, "/images/"), ""
-	for _, one := range []string{"/json", "/history"} {
+	for _, one := range []string{"/json", "/history", "/tag"} {
 		if cut, ok := strings.CutSuffix(name, one); ok {
 			name, verb = cut, one
 		}
@@ -82,6 +86,9 @@ func (e *Engine) routeImage(w http.ResponseWriter, r *http.Request, path string)
 		refuse(w, http.StatusNotFound, "No such image: %s", name)
 	case r.Method == http.MethodDelete:
 		e.removeImage(w, found, name)
+	case verb == "/tag":
+		e.tag(found, r.URL.Query().Get("repo"), r.URL.Query().Get("tag"))
+		w.WriteHeader(http.StatusCreated)
 	case verb == "/history":
 		out := []image.HistoryResponseItem{}
 		for one := found; one != nil; one = one.from {
@@ -98,11 +105,30 @@ func (e *Engine) routeImage(w http.ResponseWriter, r *http.Request, path string)
 	}
 }
 
+// tag gives an image a name, which another one may have had.
+func (e *Engine) tag(found *stored, repo, tag string) {
+	name := strings.TrimPrefix(repo, "docker.io/library/") + ":" + tag
+	for _, old := range e.images {
+		old.tags = slices.DeleteFunc(old.tags, func(one string) bool { return one == name })
+	}
+	found.tags = append(found.tags, name)
+	e.write(events.ImageEventType, events.ActionTag, name)
+}
+
 func (e *Engine) listImages(w http.ResponseWriter, r *http.Request) {
 	filters, out := filtersOf(r), []image.Summary{}
 	for _, one := range e.images {
+		tags := one.tags
+		if len(tags) == 0 {
+			if e.below(one) && r.URL.Query().Get("all") == "" {
+				continue
+			}
+			if tags = []string{}; less(e.api, "1.43") {
+				tags = []string{"<none>:<none>"}
+			}
+		}
 		if selects(filters, "label", labelled(one.Labels)) {
-			out = append(out, image.Summary{ID: one.id, RepoTags: one.tags, Labels: one.Labels, Created: one.created.Unix(), Containers: -1, SharedSize: -1, Size: one.total()})
+			out = append(out, image.Summary{ID: one.id, RepoTags: tags, Labels: one.Labels, Created: one.created.Unix(), Containers: -1, SharedSize: -1, Size: one.total()})
 		}
 	}
 	answer(w, http.StatusOK, out)
@@ -111,7 +137,14 @@ func (e *Engine) listImages(w http.ResponseWriter, r *http.Request) {
 // removeImage takes a name away, and the image with its last one, unless another
 // image stands on it. Nothing is forced.
 func (e *Engine) removeImage(w http.ResponseWriter, found *stored, name string) {
-	if len(found.tags) == 1 {
+	switch byID := found.id == name; {
+	case byID && len(found.tags) > 0: // by which of them?
+		refuse(w, http.StatusConflict, "conflict: unable to delete %.12s (must be forced) - image is referenced in one or more repositories", found.id)
+		return
+	case byID && e.below(found):
+		refuse(w, http.StatusConflict, "conflict: unable to delete %.12s (cannot be forced) - image has dependent child images", found.id)
+		return
+	case byID || len(found.tags) == 1:
 		for _, b := range e.containers {
 			if b.from == found {
 				refuse(w, http.StatusConflict, "conflict: unable to remove repository reference %q (must force) - container %.12s is using its referenced image %s", name, b.ID, found.id)
@@ -122,12 +155,16 @@ func (e *Engine) removeImage(w http.ResponseWriter, found *stored, name string) 
 	found.tags = slices.DeleteFunc(found.tags, func(tag string) bool { return tag == name })
 	e.write(events.ImageEventType, events.ActionUnTag, name)
 	out := []image.DeleteResponse{{Untagged: name}}
-	below := slices.ContainsFunc(e.images, func(one *stored) bool { return one.from == found })
-	if len(found.tags) == 0 && !below {
+	if len(found.tags) == 0 && !e.below(found) {
 		e.images = slices.DeleteFunc(e.images, func(one *stored) bool { return one == found })
 		out = append(out, image.DeleteResponse{Deleted: found.id})
 	}
 	answer(w, http.StatusOK, out)
+}
+
+// below reports whether another image stands on this one.
+func (e *Engine) below(found *stored) bool {
+	return slices.ContainsFunc(e.images, func(one *stored) bool { return one.from == found })
 }
 
 // commit makes an image of a container's layer.
@@ -154,9 +191,13 @@ func (e *Engine) commit(w http.ResponseWriter, r *http.Request) {
 			made.content[at] = content
 		}
 	}
-	name := strings.TrimPrefix(query.Get("repo"), "docker.io/library/") + ":" + query.Get("tag")
+	name := ""
+	if query.Get("repo") != "" {
+		name = strings.TrimPrefix(query.Get("repo"), "docker.io/library/") + ":" + query.Get("tag")
+	}
 	e.add(name, made)
-	e.write(events.ImageEventType, events.ActionCreate, name)
+	e.write(events.ImageEventType, events.ActionCreate, cmp.Or(name, made.id))
+	e.tell(b, events.ActionCommit)
 	answer(w, http.StatusCreated, container.CommitResponse{ID: made.id})
 }
 
@@ -207,11 +248,16 @@ func (e *Engine) usage(w http.ResponseWriter) {
 	items := []volume.Volume{}
 	for _, v := range e.volumes {
 		use := volume.UsageData{}
+		for _, content := range e.kept[v.Name] {
+			use.Size += int64(len(content))
+		}
 		for _, b := range e.containers {
 			if !b.uses(v.Name) {
 				continue
 			}
-			use.RefCount++
+			if use.RefCount++; use.RefCount == 1 {
+				use.Size = 0 // it has them by now
+			}
 			for at, content := range b.files {
 				if b.mounted(at) {
 					use.Size += int64(len(content))

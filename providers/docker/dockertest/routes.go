@@ -99,6 +99,7 @@ func (e *Engine) volume(w http.ResponseWriter, r *http.Request, name string) {
 			}
 		}
 		delete(e.volumes, name)
+		delete(e.kept, name)
 		e.write(events.VolumeEventType, events.ActionDestroy, name)
 		w.WriteHeader(http.StatusNoContent)
 	}
