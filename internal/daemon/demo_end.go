@@ -6,6 +6,7 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
+	"net/url"
 	"os"
 	"os/exec"
 	"strings"
@@ -153,6 +154,16 @@ func (d *demo) fresh(ctx context.Context, args ...string) ([]byte, error) {
 	return out, nil
 }
 
+// pageAgain is the workflow's page, which ends with the demo, and what serves it
+// again at its address.
+func pageAgain(r DemoResult) string {
+	page, err := url.Parse(r.WebUI)
+	if err != nil || page.Port() == "" {
+		return "-  (see it with: boxkeeperd --no-demo --data " + r.Data + ")"
+	}
+	return r.WebUI + "  (again with: boxkeeperd --no-demo --ui-port " + page.Port() + " --data " + r.Data + ")"
+}
+
 // conclude prints the table. One check that failed fails the demo.
 func (d *demo) conclude(r DemoResult) error {
 	failed := 0
@@ -172,7 +183,7 @@ func (d *demo) conclude(r DemoResult) error {
 		{"exported", fmt.Sprintf("%d conversations, %d events", r.Conversations, r.Events)},
 		{"sha256", r.SHA256},
 		{"history", r.History},
-		{"web UI", orNothing(r.WebUI, "-") + "  (again with: boxkeeperd --no-demo --data " + r.Data + ")"},
+		{"web UI", pageAgain(r)},
 		{"took", fmt.Sprintf("%.1f s", r.Seconds)},
 		{"engine", fmt.Sprintf("%d events and %d actions for the life, %d and %d for a cycle", r.HistoryEvents, r.Actions, r.CycleEvents, r.CycleActions)},
 	} {
