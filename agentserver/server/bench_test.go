@@ -143,7 +143,7 @@ func BenchmarkTrajectory(b *testing.B) {
 	b.Run("agent-server", func(b *testing.B) {
 		program := os.Getenv(agentServerVariable)
 		if program == "" {
-			b.Skip("needs the real agent-server: run scripts/agent-server.sh and name what it prints in " + agentServerVariable)
+			b.Skip("needs the real agent-server, which needs Python 3.12 or newer: run scripts/agent-server.sh and name what it prints in " + agentServerVariable)
 		}
 		b.SetBytes(size)
 		command := exec.CommandContext(b.Context(), filepath.Join(filepath.Dir(program), "python"), "-c", packWithPython, dir, filepath.Join(root, "out.zip"), fmt.Sprint(b.N))

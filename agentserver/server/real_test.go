@@ -30,7 +30,7 @@ func needReal(t *testing.T) (program string) {
 	t.Helper()
 	program = os.Getenv(agentServerVariable)
 	if program == "" {
-		t.Skip("needs the real agent-server: run scripts/agent-server.sh and name what it prints in " + agentServerVariable)
+		t.Skip("needs the real agent-server, which needs Python 3.12 or newer: run scripts/agent-server.sh and name what it prints in " + agentServerVariable)
 	}
 	needLinux(t)
 	return program

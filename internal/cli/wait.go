@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"slices"
+	"strings"
 	"time"
 
 	"github.com/openhands/boxkeeper/box"
@@ -136,7 +137,7 @@ func (g goal) kept(ctx context.Context, s box.Status) (time.Duration, error) {
 // changes at each try.
 func (g goal) cause(s box.Status) string {
 	text := string(s.State) + ": " + s.Reason.Text
-	if f := s.Failure; f != nil {
+	if f := s.Failure; f != nil && !strings.Contains(text, f.Message) {
 		text += "; " + string(f.Step) + " failed: " + f.Message
 	}
 	if g.yet != nil {
@@ -150,8 +151,17 @@ func (g goal) cause(s box.Status) string {
 // because returns why a workspace is as it is, with what keeps failing.
 func because(s box.Status) string {
 	text := s.Reason.Text
-	if f := s.Failure; f != nil {
-		text += "; " + string(f.Step) + " failed " + plural(f.Count, "time") + ": " + f.Message
+	f := s.Failure
+	if f == nil {
+		return text
+	}
+	told := strings.Contains(text, f.Message) // it is the reason
+	if told && f.Count <= 1 {
+		return text
+	}
+	text += "; " + string(f.Step) + " failed " + plural(f.Count, "time")
+	if !told {
+		text += ": " + f.Message
 	}
 	return text
 }

@@ -37,7 +37,7 @@ func TestRealAgentServer(t *testing.T) {
 	t.Parallel()
 	server := os.Getenv(agentServerVariable)
 	if server == "" {
-		t.Skip("needs the real agent-server: run scripts/agent-server.sh and name what it prints in " + agentServerVariable)
+		t.Skip("needs the real agent-server, which needs Python 3.12 or newer: run scripts/agent-server.sh and name what it prints in " + agentServerVariable)
 	}
 	command, err := json.Marshal([]string{server})
 	require.NoError(t, err)
