@@ -55,20 +55,15 @@ func (d *Driver) erase(ctx context.Context, s *session, id box.Identity, ref box
 			return box.Observation{}, err
 		}
 	}
-	for _, one := range ours { // the upper ones first
-		if err := s.removeSnapshot(ctx, id, one); err != nil {
-			return box.Observation{}, err
-		}
-	}
-	// Once more: one whose name somebody gave to another image has none now.
-	left, err := s.nameless(ctx, id)
-	if err != nil {
+	if err := s.removeImages(ctx, id, ours, &gone); err != nil {
 		return box.Observation{}, err
 	}
-	for _, one := range left {
-		if err := s.removeSnapshot(ctx, id, one); err != nil {
-			return box.Observation{}, err
-		}
+	// Once more: one whose name somebody gave to another image has none now.
+	if ours, err = s.nameless(ctx, id); err != nil {
+		return box.Observation{}, err
+	}
+	if err := s.removeImages(ctx, id, ours, &gone); err != nil {
+		return box.Observation{}, err
 	}
 	for _, v := range f.volumes {
 		if v.Name == mark {
@@ -91,6 +86,20 @@ func (d *Driver) erase(ctx context.Context, s *session, id box.Identity, ref box
 		return box.Observation{}, box.Errorf(box.ClassUnavailable, "box %s is not gone yet; delete it again", ref.Name)
 	}
 	return gone, d.still(ctx, s.print)
+}
+
+// removeImages removes images in their order, the upper ones first, and adds those
+// without a name to the evidence: nobody knew of them.
+func (s *session) removeImages(ctx context.Context, id box.Identity, all []snapshot, gone *box.Observation) error {
+	for _, one := range all {
+		if err := s.removeSnapshot(ctx, id, one); err != nil {
+			return err
+		}
+		if one.nameless {
+			gone.Evidence += "; image " + one.id + " of a commit that nobody waited for was removed"
+		}
+	}
+	return nil
 }
 
 // kept lists all images of a box that are ours, those without a name last.

@@ -23,6 +23,30 @@ func (p *place) until(t *testing.T, begins string) {
 	})
 }
 
+func TestACommitWhoseCallerGoes(t *testing.T) {
+	t.Parallel()
+	p, d, ref := snapshotting(t, docker.SuspendStop)
+	p.install(ref, "a tool")
+	release := p.fake.HoldCommits()
+	ctx, cancel := context.WithCancel(t.Context())
+	done := make(chan error, 1)
+	go func() { _, err := d.Suspend(ctx, ref); done <- err }()
+	await(t, "the engine was asked", func() bool {
+		return slices.ContainsFunc(p.fake.Calls(), func(c string) bool { return strings.HasPrefix(c, "POST /commit") })
+	})
+	cancel()
+	wantClass(t, <-done, box.ClassCanceled)
+	require.Equal(t, box.PhaseSuspended, phase(t, d, ref))
+	go func() { _, err := d.Suspend(t.Context(), ref); done <- err }()
+	await(t, "the engine was asked again", func() bool { return strings.Count(strings.Join(p.fake.Calls(), "\n"), "POST /commit") == 2 })
+	release()
+	require.NoError(t, <-done)
+	await(t, "both commits are done, and one is kept", func() bool {
+		rests(t, d, ref)
+		return len(p.images(t)) == 1
+	})
+}
+
 // outlived is a box that was deleted while the engine still commits its layer, for a
 // worker that died.
 func outlived(t *testing.T) (p *place, d *docker.Driver, commits func()) {
@@ -80,8 +104,9 @@ func TestACommitThatEndsBeforeItsBox(t *testing.T) {
 	require.Contains(t, images[0], ":snapshot-")
 	p.commit(t, ref.Name, installation, "layer", "boxkeeper snapshot")
 	require.Len(t, p.images(t), 2)
-	_, err := d.Delete(t.Context(), ref)
+	seen, err := d.Delete(t.Context(), ref)
 	require.NoError(t, err)
+	require.Contains(t, seen.Evidence, "of a commit that nobody waited for was removed")
 	require.Empty(t, p.images(t))
 }
 

@@ -1,7 +1,6 @@
 package docker_test
 
 import (
-	"context"
 	"fmt"
 	"net/http"
 	"slices"
@@ -210,30 +209,6 @@ func TestTheOldSnapshotOutlivesAFailure(t *testing.T) {
 	require.Len(t, p.images(t), 2)
 	rests(t, d, ref)
 	require.Len(t, p.images(t), 1)
-}
-
-func TestACommitWhoseCallerGoes(t *testing.T) {
-	t.Parallel()
-	p, d, ref := snapshotting(t, docker.SuspendStop)
-	p.install(ref, "a tool")
-	release := p.fake.HoldCommits()
-	ctx, cancel := context.WithCancel(t.Context())
-	done := make(chan error, 1)
-	go func() { _, err := d.Suspend(ctx, ref); done <- err }()
-	await(t, "the engine was asked", func() bool {
-		return slices.ContainsFunc(p.fake.Calls(), func(c string) bool { return strings.HasPrefix(c, "POST /commit") })
-	})
-	cancel()
-	wantClass(t, <-done, box.ClassCanceled)
-	require.Equal(t, box.PhaseSuspended, phase(t, d, ref))
-	go func() { _, err := d.Suspend(t.Context(), ref); done <- err }()
-	await(t, "the engine was asked again", func() bool { return strings.Count(strings.Join(p.fake.Calls(), "\n"), "POST /commit") == 2 })
-	release()
-	require.NoError(t, <-done)
-	await(t, "both commits are done, and one is kept", func() bool {
-		rests(t, d, ref)
-		return len(p.images(t)) == 1
-	})
 }
 
 // What is not ours, by its name or its labels, is left alone, and what others use
