@@ -1,7 +1,6 @@
 package dockertest
 
 import (
-	"cmp"
 	"maps"
 	"net/http"
 	"slices"
@@ -196,7 +195,9 @@ func (e *Engine) commit(w http.ResponseWriter, r *http.Request) {
 		name = strings.TrimPrefix(query.Get("repo"), "docker.io/library/") + ":" + query.Get("tag")
 	}
 	e.add(name, made)
-	e.write(events.ImageEventType, events.ActionCreate, cmp.Or(name, made.id))
+	if name != "" {
+		e.write(events.ImageEventType, events.ActionTag, name)
+	}
 	e.tell(b, events.ActionCommit)
 	answer(w, http.StatusCreated, container.CommitResponse{ID: made.id})
 }
