@@ -86,11 +86,12 @@ func TestNoSecretLeavesTheBox(t *testing.T) {
 	places := map[string]string{
 		"histories":        i.histories(canary, canary+"-bad"),
 		"log of worker":    i.worker.text(),
+		"log of engine":    i.engine.text(),
 		"metrics":          i.metrics(metrics),
 		"the engine files": i.files("engine"),
 		"the store":        i.files("exports"),
 	}
-	canaries := map[string]string{"metrics": "boxkeeper_steps_total"}
+	canaries := map[string]string{"metrics": "boxkeeper_steps_total", "log of engine": "boxkeeperd: ready"} // they name no workspace
 	for what, sign := range map[string]string{"a conversation": "said " + canary, "a file": "written " + canary, "a ledger": `"workspace":"` + canary} {
 		require.Contains(t, strings.ReplaceAll(places["the store"], `": "`, `":"`), sign, "%s in the store cannot be read, so nothing would be found there", what)
 	}
