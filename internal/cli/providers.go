@@ -100,7 +100,7 @@ func offHere(cfg config.Config, p config.Provider) error {
 // have are not missed: the instance is off then.
 func checkSettings(cfg config.Config, p config.Provider) error {
 	settings, err := settingsOf(cfg, p, zap.NewNop(), &telemetry.Redactor{})
-	if class := box.ClassOf(err); class != "" && class != box.ClassInvalid {
+	if box.ClassOf(err) == box.ClassNotFound {
 		settings, err = rowSettings(p)
 	}
 	if err != nil {

@@ -58,7 +58,7 @@ func (a *Shared) configCommand() *cobra.Command {
 	var reference bool
 	c := &cobra.Command{
 		Use: "config", GroupID: groupRun, Short: "Print the configuration in force, or the reference of all settings", Args: args("nothing", 0, 0),
-		Long: "Fails with the setting named where a worker would refuse to start over it. It asks no provider anything; \"check\" does.",
+		Long: "Fails with the setting named where a worker would refuse to start over it: also over a secret, a file or a directory that cannot be used here. What a worker would only warn of is noted on standard error. It makes nothing and asks nobody anything; \"check\" does.",
 	}
 	c.Flags().BoolVar(&reference, "reference", false, "print every setting with its default, form and when to change it")
 	c.RunE = func(c *cobra.Command, _ []string) error {
@@ -76,10 +76,12 @@ func (a *Shared) configCommand() *cobra.Command {
 		if err != nil {
 			return err
 		}
-		for _, p := range cfg.Providers {
-			if err := checkSettings(cfg, p); err != nil {
-				return err
-			}
+		notes, err := checkStart(c.Context(), cfg)
+		if err != nil {
+			return err
+		}
+		for _, text := range notes {
+			note(c, "Note: %s", text)
 		}
 		now := inForce{
 			File: cfg.File, DataDir: cfg.DataDir, Exports: cfg.Exports, Transfers: cfg.Transfers, InstallationSecret: cfg.InstallationSecret, Listen: cfg.Listen,

@@ -50,6 +50,11 @@ func (c Config) ReadInstallation() (Installation, error) {
 	return here, nil
 }
 
+// MakesKey reports whether the first worker makes the key where there is none.
+func (c Config) MakesKey() bool {
+	return c.InstallationSecret == "file:"+filepath.Join(c.DataDir, keyFile)
+}
+
 // OpenInstallation returns the installation of this machine and makes its key
 // when it has none and the setting is the default. The id is recorded beside
 // it, so that a lost or swapped key is noticed instead of replaced. It is safe
@@ -59,7 +64,7 @@ func (c Config) OpenInstallation() (Installation, error) {
 		return Installation{}, box.Errorf(box.ClassFailedPrecondition, "make the data directory %s: %w", c.DataDir, bare(err))
 	}
 	here, err := c.ReadInstallation()
-	if box.ClassOf(err) == box.ClassNotFound && c.InstallationSecret == "file:"+filepath.Join(c.DataDir, keyFile) {
+	if box.ClassOf(err) == box.ClassNotFound && c.MakesKey() {
 		if err := c.makeKey(); err != nil {
 			return Installation{}, err
 		}
