@@ -40,8 +40,10 @@ func checkStart(ctx context.Context, cfg config.Config) (notes []string, err err
 				return nil, err
 			}
 		}
-		if err := checkSettings(cfg, p); err != nil {
-			return nil, err
+		if err := checkSettings(cfg, p); box.ClassOf(err) == box.ClassInvalid {
+			return nil, err // names the setting by itself
+		} else if err != nil {
+			return nil, box.Invalidf("providers."+p.Name, "%v", err)
 		}
 		if why := offHere(cfg, p); why != nil {
 			notes = append(notes, "provider "+p.Name+" is off: "+why.Error())
