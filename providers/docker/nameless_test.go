@@ -104,7 +104,7 @@ func TestACommitThatEndsAfterItsBox(t *testing.T) {
 				watch()
 			}
 			await(t, "it is removed", func() bool {
-				return strings.Contains(strings.Join(p.fake.Ledger(), "\n"), "image create sha256:") && len(p.images(t)) == 0
+				return strings.Contains(strings.Join(p.fake.Ledger(), "\n"), "container commit ") && len(p.images(t)) == 0
 			})
 		})
 	}
