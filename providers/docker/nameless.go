@@ -49,7 +49,13 @@ func (s *session) capture(ctx context.Context, f *found, ended time.Time) error 
 	if err != nil {
 		return fault(ctx, "name image "+one.name, err)
 	}
-	return nil
+	// Another worker may have deleted the box meanwhile: it has not seen this.
+	now, err := s.find(ctx, f.identity)
+	if err != nil || !now.nothing() {
+		return err
+	}
+	one.nameless = false
+	return errors.Join(box.Errorf(box.ClassConflict, "box %s was deleted while its layer was committed", f.identity.Name()), s.removeSnapshot(ctx, f.identity, one))
 }
 
 // leftOf is a nameless image of the run that ended then; one that is not nameless is

@@ -47,6 +47,24 @@ func TestACommitWhoseCallerGoes(t *testing.T) {
 	})
 }
 
+// A worker that lives on gives no name to what is left of a box that another one
+// deleted meanwhile.
+func TestABoxThatIsDeletedWhileItIsCommitted(t *testing.T) {
+	t.Parallel()
+	p, d, ref := snapshotting(t, docker.SuspendStop)
+	p.install(ref, "a tool")
+	release := p.fake.HoldCommits()
+	done := make(chan error, 1)
+	go func() { _, err := d.Suspend(t.Context(), ref); done <- err }()
+	p.until(t, "POST /commit")
+	_, err := p.driver(t, installation).Delete(t.Context(), ref)
+	require.NoError(t, err)
+	release()
+	wantClass(t, <-done, box.ClassUnknown)
+	require.Empty(t, p.images(t))
+	require.Empty(t, p.left(t, ref))
+}
+
 // outlived is a box that was deleted while the engine still commits its layer, for a
 // worker that died.
 func outlived(t *testing.T) (p *place, d *docker.Driver, commits func()) {

@@ -151,11 +151,17 @@ func (e *Engine) removeImage(w http.ResponseWriter, found *stored, name string) 
 			}
 		}
 	}
-	found.tags = slices.DeleteFunc(found.tags, func(tag string) bool { return tag == name })
-	e.write(events.ImageEventType, events.ActionUnTag, name)
-	out := []image.DeleteResponse{{Untagged: name}}
+	out := []image.DeleteResponse{}
+	if found.id != name {
+		found.tags = slices.DeleteFunc(found.tags, func(tag string) bool { return tag == name })
+		e.write(events.ImageEventType, events.ActionUnTag, name)
+		out = append(out, image.DeleteResponse{Untagged: name})
+	}
 	if len(found.tags) == 0 && !e.below(found) {
 		e.images = slices.DeleteFunc(e.images, func(one *stored) bool { return one == found })
+		if found.id == name { // of others the ledger has the name that was taken away
+			e.write(events.ImageEventType, events.ActionDelete, found.id)
+		}
 		out = append(out, image.DeleteResponse{Deleted: found.id})
 	}
 	answer(w, http.StatusOK, out)
@@ -195,10 +201,10 @@ func (e *Engine) commit(w http.ResponseWriter, r *http.Request) {
 		name = strings.TrimPrefix(query.Get("repo"), "docker.io/library/") + ":" + query.Get("tag")
 	}
 	e.add(name, made)
+	e.tell(b, events.ActionCommit)
 	if name != "" {
 		e.write(events.ImageEventType, events.ActionTag, name)
 	}
-	e.tell(b, events.ActionCommit)
 	answer(w, http.StatusCreated, container.CommitResponse{ID: made.id})
 }
 
