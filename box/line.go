@@ -14,7 +14,7 @@ func OneLine(text string, most int) string {
 	var out strings.Builder
 	gap, count, last := false, 0, 0 // last is where the last character that leaves room for "…" ends
 	for _, c := range text {
-		if c == ' ' || c == utf8.RuneError || !unicode.IsPrint(c) {
+		if c == ' ' || c == utf8.RuneError || !unicode.IsPrint(c) || blank(c) {
 			gap = out.Len() > 0
 			continue
 		}
@@ -35,4 +35,11 @@ func OneLine(text string, most int) string {
 		}
 	}
 	return out.String()
+}
+
+// blank reports whether a character that counts as printed shows nothing: fillers,
+// which are letters, selectors of how the one before looks, of which any number may
+// follow and hold a text, and the empty pattern of Braille.
+func blank(c rune) bool {
+	return c == '\u2800' || unicode.In(c, unicode.Other_Default_Ignorable_Code_Point, unicode.Variation_Selector)
 }

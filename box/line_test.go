@@ -34,6 +34,7 @@ func TestOneLine(t *testing.T) {
 		"DEL":                               {"a\x7fb", 50, "a b"},
 		"what turns the direction of text":  {"user\u202egnp.exe\u2066a\u2069\u200f", 50, "user gnp.exe a"},
 		"what hides":                        {"pass\u200bword\ufeff\u00ad", 50, "pass word"},
+		"what hides, and counts as print":   {"a\u3164b\ufe0f\U000e0141\u2800c", 50, "a b c"},
 		"what is not UTF-8":                 {"caf\xe9 \xff\xfe b\xe6\xbc", 50, "caf b"},
 		"what stands for it":                {"caf\ufffd!", 50, "caf !"},
 		"no room":                           {"ab", 1, "…"},

@@ -189,6 +189,10 @@ func TestWorkersReachATemporalAsItsOwnConfigurationSays(t *testing.T) {
 func TestWhatKeepsAConnectionFromTemporalIsSaid(t *testing.T) {
 	t.Parallel()
 	g, plain := startGuarded(t), startServer(t)
+	repeats := startServer(t, grpc.UnaryInterceptor(func(ctx context.Context, _ any, _ *grpc.UnaryServerInfo, _ grpc.UnaryHandler) (any, error) {
+		md, _ := metadata.FromIncomingContext(ctx)
+		return nil, status.Errorf(codes.InvalidArgument, "not with %s", md["authorization"])
+	}))
 	for _, row := range []struct {
 		name    string
 		environ []string
@@ -196,6 +200,7 @@ func TestWhatKeepsAConnectionFromTemporalIsSaid(t *testing.T) {
 	}{
 		{"nobody is there", []string{"TEMPORAL_ADDRESS=127.0.0.1:1"}, "connection refused"},
 		{"a key brings TLS, and the server has none", []string{"TEMPORAL_ADDRESS=" + plain.address, "TEMPORAL_API_KEY=" + temporalKey}, "does not look like a TLS handshake"},
+		{"a service that repeats the key", []string{"TEMPORAL_ADDRESS=" + repeats.address, "TEMPORAL_GRPC_META_AUTHORIZATION=Bearer " + temporalKey}, "not with"},
 		{"an authority that nobody trusts", []string{"TEMPORAL_ADDRESS=" + g.address, "TEMPORAL_TLS=true"}, "certificate signed by unknown authority"},
 	} {
 		t.Run(row.name, func(t *testing.T) {

@@ -54,6 +54,21 @@ func (a *Shared) temporalSecrets() []box.Secret {
 	return secrets
 }
 
+// masked is an error of Temporal's without the keys that it may repeat.
+type masked struct {
+	error
+	words string
+}
+
+func (m masked) Error() string { return m.words }
+func (m masked) Unwrap() error { return m.error }
+
+func (a *Shared) masked(err error) error {
+	redactor := &telemetry.Redactor{}
+	redactor.Add(a.temporalSecrets()...)
+	return masked{err, redactor.Redact(err.Error())}
+}
+
 // ClientOptions returns how to reach Temporal: Temporal's own configuration
 // file and environment, then the flags.
 func (a *Shared) ClientOptions() (client.Options, error) {
@@ -133,7 +148,7 @@ func (s *session) unreachable(err error) error {
 	case codes.Unauthenticated, codes.PermissionDenied:
 		return box.Errorf(box.ClassUnauthorized, "Temporal at %s refused the credentials; check TEMPORAL_API_KEY or TEMPORAL_TLS_*", s.address)
 	}
-	return box.Errorf(box.ClassUnavailable, "Temporal cannot be reached at %s: %s; start it, name another address with --address or TEMPORAL_ADDRESS, or see to TEMPORAL_TLS*", s.address, printable(err.Error()))
+	return box.Errorf(box.ClassUnavailable, "Temporal cannot be reached at %s: %s; start it, name another address with --address or TEMPORAL_ADDRESS, or see to TEMPORAL_TLS*", s.address, printable(s.masked(err).Error()))
 }
 
 // needWorker fails with Unavailable when nobody serves the workflows, after a
@@ -186,7 +201,7 @@ func (s *session) engineError(doing string, err error) error {
 		return box.Errorf(box.ClassFailedPrecondition, "Temporal at %s has no namespace %q; create it, or name another with --namespace", s.address, e.Namespace)
 	}
 	if strings.Contains(err.Error(), "no mapping defined for search attribute") || strings.Contains(err.Error(), "invalid search attribute") {
-		return box.Errorf(box.ClassFailedPrecondition, "namespace %q lacks the search attributes of boxes; \"%s check\" names them: %w", s.namespace, s.root.Name(), err)
+		return box.Errorf(box.ClassFailedPrecondition, "namespace %q lacks the search attributes of boxes; \"%s check\" names them: %w", s.namespace, s.root.Name(), s.masked(err))
 	}
 	class := box.ClassUnknown
 	switch serviceerror.ToStatus(err).Code() { //nolint:exhaustive // the rest is not known
@@ -209,7 +224,7 @@ func (s *session) engineError(doing string, err error) error {
 	case errors.Is(err, context.Canceled):
 		class = box.ClassCanceled
 	}
-	return box.Errorf(class, "%s: %w", doing, err)
+	return box.Errorf(class, "%s: %w", doing, s.masked(err))
 }
 
 // sleep waits and reports whether it waited to the end.

@@ -53,6 +53,7 @@ type fakeTemporal struct {
 	ticks  time.Duration    // the clock moves with each signal
 	clock  func() time.Time // of the workflows; nil stands still at now
 	slow   time.Duration    // how long a signal takes until it is handled
+	late   time.Duration    // how long the answer of an update is on its way
 	lists  []*workflowservicepb.ListWorkflowExecutionsRequest
 }
 
@@ -261,10 +262,12 @@ func (f *fakeTemporal) SignalWorkflow(_ context.Context, id, _, name string, arg
 type handle struct {
 	client.WorkflowUpdateHandle
 	answer encoded
+	late   time.Duration
 	err    error
 }
 
 func (h handle) Get(_ context.Context, to any) error {
+	time.Sleep(h.late)
 	if h.err != nil {
 		return h.err
 	}
@@ -291,7 +294,7 @@ func (f *fakeTemporal) UpdateWorkflow(_ context.Context, o client.UpdateWorkflow
 		// As the worker maps it.
 		return handle{err: temporal.NewApplicationError(err.Error(), string(box.ClassOf(err)))}, nil
 	}
-	return handle{answer: encoded{encode(answer)}}, nil
+	return handle{answer: encoded{encode(answer)}, late: f.late}, nil
 }
 
 // serve answers an update by the rules of package box.

@@ -44,6 +44,10 @@ func (a *Shared) connectCommand() *cobra.Command {
 			return err
 		}
 		defer done()
+		renewed := time.Now() // before it is sent: the lease runs while its answer is on its way
+		if ask.requestID != "" {
+			renewed = time.Time{} // and a repeat may be of a hold that was taken long ago
+		}
 		req.Request = ask.request()
 		if req.HolderID == "" {
 			// Derived, so that a repeat by request id is about the same hold.
@@ -57,7 +61,7 @@ func (a *Shared) connectCommand() *cobra.Command {
 			return err
 		}
 		if wait {
-			if answer, err = s.untilRunning(ctx, given[0], req, answer, ask.timeout); err != nil {
+			if answer, err = s.untilRunning(ctx, given[0], req, answer, renewed, ask.timeout); err != nil {
 				return err
 			}
 		}
@@ -75,11 +79,12 @@ func (a *Shared) connectCommand() *cobra.Command {
 	return c
 }
 
-// untilRunning waits until a box that was connected to runs, and keeps its hold.
-func (s *session) untilRunning(ctx context.Context, workspace string, req box.ConnectRequest, answer box.ConnectAnswer, within box.Duration) (box.ConnectAnswer, error) {
+// untilRunning waits until a box that was connected to runs, and keeps its hold, whose
+// lease began at renewed or later.
+func (s *session) untilRunning(ctx context.Context, workspace string, req box.ConnectRequest, answer box.ConnectAnswer, renewed time.Time, within box.Duration) (box.ConnectAnswer, error) {
 	goal := seenGoal(answer)
 	held := keptHold{
-		s: s, workspace: workspace, want: goal.name, renewed: time.Now(), half: cmp.Or(req.Lease, box.DefaultPolicy().HolderLease).Std() / 2,
+		s: s, workspace: workspace, want: goal.name, renewed: renewed, half: cmp.Or(req.Lease, box.DefaultPolicy().HolderLease).Std() / 2,
 		ask: box.RenewRequest{Request: box.Request{By: req.By}, HolderID: req.HolderID, Lease: req.Lease},
 	}
 	if !answer.LeaseUntil.IsZero() { // else a repeat, whose hold was released since
@@ -89,7 +94,7 @@ func (s *session) untilRunning(ctx context.Context, workspace string, req box.Co
 	if err != nil {
 		return answer, err
 	}
-	if answer.State != box.StateRunning && goal.keep != nil {
+	if goal.keep != nil && (answer.State != box.StateRunning || !held.renewed.Equal(renewed)) {
 		if answer.LeaseUntil, err = held.whole(ctx, status); err != nil {
 			return answer, err
 		}
@@ -148,18 +153,18 @@ func (k *keptHold) keep(ctx context.Context, status box.Status) (within time.Dur
 }
 
 // whole renews the hold for who has waited, and answers its end. Without an
-// answer the hold stands as it was seen.
+// answer the hold stands as it was seen, if it was.
 func (k *keptHold) whole(ctx context.Context, status box.Status) (time.Time, error) {
 	k.ask.ID = "cli-" + randomID()
 	answer, err := update[box.ConnectAnswer](ctx, k.s, k.workspace, box.UpdateRenew, k.ask.Request, k.ask)
+	h, seen := k.find(status)
 	switch {
-	case box.ClassOf(err) == box.ClassNotFound:
+	case err == nil:
+		return answer.LeaseUntil, nil
+	case box.ClassOf(err) == box.ClassNotFound || !seen:
 		return time.Time{}, err
-	case err != nil:
-		h, _ := k.find(status)
-		return h.Until, nil //nolint:nilerr // the box runs and is held, which is what was asked for
 	}
-	return answer.LeaseUntil, nil
+	return h.Until, nil // the box runs and is held, which is what was asked for
 }
 
 func (k *keptHold) find(status box.Status) (box.Holder, bool) {

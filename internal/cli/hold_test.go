@@ -99,3 +99,55 @@ func TestAHoldThatIsTakenAwayEndsTheWait(t *testing.T) {
 		assert.Empty(t, fake.facts["mine"].Holders, "a hold that somebody ended is not taken again")
 	})
 }
+
+// A lease runs from when a hold was taken, however late its answer is read.
+func TestAHoldWhoseLeaseIsHalfOverIsRenewedInTime(t *testing.T) {
+	t.Parallel()
+	connect := func(more ...string) []string {
+		return append([]string{"box", "connect", "mine", "--holder", "h", "--timeout", "15m", "-o", "json"}, more...)
+	}
+	for name, taken := range map[string]func(*testing.T, *fakeTemporal) []string{
+		"its answer is late": func(_ *testing.T, fake *fakeTemporal) []string {
+			fake.late = 100 * time.Second
+			return connect("--wait")
+		},
+		"its answer was lost, and the request is repeated": func(t *testing.T, fake *fakeTemporal) []string {
+			t.Helper()
+			got := runWith(t, fake, connect("--request-id", "r")...)
+			require.Equal(t, 0, got.code, got.stderr)
+			time.Sleep(100 * time.Second)
+			return connect("--request-id", "r", "--wait")
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			synctest.Test(t, func(t *testing.T) {
+				fake := newFake()
+				slowly(fake, "mine", 10*time.Minute)
+				got := runWith(t, fake, taken(t, fake)...)
+				require.Equal(t, 0, got.code, got.stderr)
+				require.Len(t, fake.facts["mine"].Holders, 1)
+			})
+		})
+	}
+}
+
+// A box that runs and is no more held than anybody can say is not said to be held.
+func TestAHoldThatNobodySawIsNotToldOf(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		fake := newFake()
+		began := slowly(fake, "mine", time.Minute)
+		after := fake.after
+		fake.after = func(f *box.Facts) {
+			after(f)
+			if time.Since(began) >= 50*time.Second {
+				f.Holders = nil
+				f.State = box.StateRunning
+				fake.fail["update"] = serviceerror.NewUnavailable("restarting")
+			}
+		}
+		got := runWith(t, fake, "box", "connect", "mine", "--holder", "h", "--wait", "--timeout", "15m")
+		assert.NotEqual(t, 0, got.code, got.stdout)
+	})
+}

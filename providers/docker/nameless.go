@@ -42,7 +42,22 @@ func (s *session) capture(ctx context.Context, f *found, ended time.Time) error 
 			return box.Errorf(box.ClassUnknown, "the engine says that it committed the layer of box %s, and lists no image of it", f.identity.Name())
 		}
 	}
-	err = s.act(ctx, quick, func(ctx context.Context) error {
+	return s.name(ctx, f.identity, one)
+}
+
+// name makes a snapshot of a nameless image: under the name that it was to get, or
+// under another one where that is another image's by now, which would have none then.
+func (s *session) name(ctx context.Context, id box.Identity, one snapshot) error {
+	switch there, err := s.look(ctx, one.name); {
+	case absent(ctx, err):
+	case err != nil:
+		return fault(ctx, "read image "+one.name, err)
+	case there.ID == one.id: // another worker was first
+		return nil
+	default:
+		one.name = snapshotName(id, one.ended)
+	}
+	err := s.act(ctx, quick, func(ctx context.Context) error {
 		_, err := s.api.ImageTag(ctx, client.ImageTagOptions{Source: one.id, Target: one.name})
 		return err
 	})
@@ -58,6 +73,28 @@ func (s *session) capture(ctx context.Context, f *found, ended time.Time) error 
 	return errors.Join(box.Errorf(box.ClassConflict, "box %s was deleted while its layer was committed", f.identity.Name()), s.removeSnapshot(ctx, f.identity, one))
 }
 
+// rescued lists the snapshots of a box whose container is gone, after the image of its
+// last run has its name: where a commit outlived its caller, and somebody removed the
+// container before the next try, that is all that is left of the layer.
+func (s *session) rescued(ctx context.Context, id box.Identity) ([]snapshot, error) {
+	ours, err := s.snapshots(ctx, id)
+	if err != nil {
+		return nil, err
+	}
+	left, err := s.nameless(ctx, id)
+	if err != nil || len(left) == 0 || len(ours) > 0 && !left[0].ended.After(ours[0].ended) {
+		return ours, err
+	}
+	if err := s.name(ctx, id, left[0]); err != nil {
+		return nil, err
+	}
+	ours, err = s.snapshots(ctx, id)
+	if err == nil && (len(ours) == 0 || !ours[0].ended.Equal(left[0].ended)) {
+		err = box.Errorf(box.ClassUnknown, "the engine says that it named image %s, and lists none of that name", left[0].id)
+	}
+	return ours, err
+}
+
 // leftOf is a nameless image of the run that ended then; one that is not nameless is
 // none.
 func (s *session) leftOf(ctx context.Context, id box.Identity, ended time.Time) (snapshot, error) {
@@ -68,8 +105,9 @@ func (s *session) leftOf(ctx context.Context, id box.Identity, ended time.Time) 
 	return snapshot{}, err
 }
 
-// nameless lists what commits of ours left that did not come to be named. Images that
-// others commit from what is ours inherit its labels, and have another comment.
+// nameless lists what commits of ours left that did not come to be named, that of the
+// last run first. Images that others commit from what is ours inherit its labels, and
+// have another comment.
 func (s *session) nameless(ctx context.Context, id box.Identity) ([]snapshot, error) {
 	images, err := s.images(ctx, id)
 	if err != nil {
@@ -90,6 +128,7 @@ func (s *session) nameless(ctx context.Context, id box.Identity) ([]snapshot, er
 			out = append(out, found)
 		}
 	}
+	slices.SortStableFunc(out, func(a, b snapshot) int { return b.ended.Compare(a.ended) })
 	return out, nil
 }
 
@@ -122,6 +161,11 @@ func (d *Driver) sweep(ctx context.Context, s *session, of box.Identity) error {
 }
 
 func (d *Driver) sweepBox(ctx context.Context, s *session, id box.Identity) error {
+	// Before the lock: a suspend has it for as long as its commit takes, and who
+	// watches the other boxes waits for none that is there.
+	if gone, err := s.gone(ctx, id); err != nil || !gone {
+		return err
+	}
 	unlock, err := d.locks.Take(ctx, id.Name())
 	if err != nil {
 		return err
@@ -130,8 +174,7 @@ func (d *Driver) sweepBox(ctx context.Context, s *session, id box.Identity) erro
 	if err := driver.Ended(ctx); err != nil {
 		return err
 	}
-	f, err := s.find(ctx, id)
-	if err != nil || !f.nothing() || len(f.copies) > 0 { // a copy may be the box under another name
+	if gone, err := s.gone(ctx, id); err != nil || !gone {
 		return err
 	}
 	left, err := s.nameless(ctx, id)
@@ -147,4 +190,15 @@ func (d *Driver) sweepBox(ctx context.Context, s *session, id box.Identity) erro
 		d.opts.Logger.Info("removed an image of a box that is gone: its commit ended after the box", "box", id.Name(), "image", one.id)
 	}
 	return errors.Join(all...)
+}
+
+// gone reports whether nothing is left of a box but images without a name. A copy may
+// be the box under another name, and a snapshot says that nobody deleted it.
+func (s *session) gone(ctx context.Context, id box.Identity) (bool, error) {
+	f, err := s.find(ctx, id)
+	if err != nil || !f.nothing() || len(f.copies) > 0 {
+		return false, err
+	}
+	ours, err := s.snapshots(ctx, id)
+	return err == nil && len(ours) == 0, err
 }

@@ -79,13 +79,13 @@ func (s *session) undone(ctx context.Context, before *found, why error) error {
 	return why
 }
 
-// hollow reports whether nothing is in the volume of a box and it has no snapshot, as
+// hollow reports whether nothing is in the volume of a box and it has left no image, as
 // it is with one that never ran. Where the engine does not say so in time, or not for
 // certain, it is not.
 func (s *session) hollow(ctx context.Context, f *found) bool {
 	short, cancel := context.WithTimeout(ctx, quick)
 	defer cancel()
 	holds, ok := s.holds(short, f.data.Name)
-	ours, err := s.snapshots(ctx, f.identity)
+	ours, err := s.kept(ctx, f.identity)
 	return ok && holds == 0 && err == nil && len(ours) == 0
 }

@@ -104,10 +104,18 @@ func (d *Driver) keep(ctx context.Context, s *session, id box.Identity) (string,
 	if err != nil {
 		return "", err
 	}
-	if f.state() != container.StateExited || !f.intent.suspends(f.life()) {
+	var told string
+	switch {
+	case f.bare(): // its layer is gone, and may have left an image without a name
+		var ours []snapshot
+		if ours, err = s.rescued(ctx, id); len(ours) > 0 {
+			told = keptAs(ours[0])
+		}
+	case f.state() != container.StateExited || !f.intent.suspends(f.life()):
 		return "", nil // it is frozen, or never ran
+	default:
+		told, err = s.commit(ctx, f)
 	}
-	told, err := s.commit(ctx, f)
 	switch over := driver.Ended(ctx); {
 	case over != nil:
 		return "", over
@@ -147,8 +155,10 @@ func (s *session) commit(ctx context.Context, f *found) (string, error) {
 	}
 	at := slices.IndexFunc(ours, ofThisRun)
 	s.tidy(ctx, f, ours[at], slices.Delete(slices.Clone(ours), at, at+1))
-	return ", its layer kept as image " + ours[at].name, nil
+	return keptAs(ours[at]), nil
 }
+
+func keptAs(one snapshot) string { return ", its layer kept as image " + one.name }
 
 // layered reports whether anything is in the layer that we did not put there
 // ourselves. What cannot be read counts.
@@ -185,9 +195,9 @@ func (s *session) withoutSecrets(ctx context.Context, f *found) error {
 	return box.Errorf(box.ClassUnknown, "the environment of box %s can't be emptied", f.identity.Name())
 }
 
-// tidy removes snapshots that newest replaces, and what commits without a name left. Those that it stands on stay: they
-// are layers of it, and hold nothing that it does not. One that somebody uses
-// stays too, until the box is deleted.
+// tidy removes snapshots that newest replaces, and what commits left without a name.
+// Those that it stands on stay: they are layers of it, and hold nothing that it does
+// not. One that somebody uses stays too, until the box is deleted.
 func (s *session) tidy(ctx context.Context, f *found, newest snapshot, older []snapshot) {
 	left, _ := s.nameless(ctx, f.identity) // the next one finds them
 	for _, one := range left {
@@ -246,7 +256,7 @@ func (s *session) removeSnapshot(ctx context.Context, id box.Identity, one snaps
 // of one that had a container before, else what was asked for.
 func (d *Driver) source(ctx context.Context, s *session, f *found, from recipe, boxd *program) (image imageOf, err error) {
 	if f.data != nil {
-		ours, err := s.snapshots(ctx, f.identity)
+		ours, err := s.rescued(ctx, f.identity)
 		if err != nil {
 			return imageOf{}, err
 		}
