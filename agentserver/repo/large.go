@@ -51,8 +51,8 @@ func (r *Repository) Large(ctx context.Context) ([]Large, error) {
 	err = r.changes(ctx, func(entry Entry) error {
 		one := Large{Path: entry.Path}
 		staged := entry.ids[len(entry.ids)-1]
-		switch {
-		case entry.Kind == 'u':
+		switch entry.Kind {
+		case 'u':
 			for _, id := range entry.ids {
 				one.Unstaged = one.Unstaged || big[id]
 			}

@@ -146,8 +146,8 @@ func zipEnd(entries, start, size int64) (b []byte) {
 	}
 	b = le.AppendUint32(b, 0x06054b50)
 	b = le.AppendUint32(b, 0)
-	b = le.AppendUint16(le.AppendUint16(b, uint16(entries)), uint16(entries)) //nolint:gosec // at most 65535
-	b = le.AppendUint32(le.AppendUint32(b, uint32(size)), uint32(start))      //nolint:gosec // at most 4294967295
+	b = le.AppendUint16(le.AppendUint16(b, uint16(entries)), uint16(entries))
+	b = le.AppendUint32(le.AppendUint32(b, uint32(size)), uint32(start))
 	return le.AppendUint16(b, 0)
 }
 
