@@ -83,7 +83,9 @@ func (b *Boxes) Restore(ctx context.Context, in RestoreInput) (box.Outcome, erro
 		if use.Digest != in.Receipt.Digest {
 			return box.Outcome{}, box.Errorf(box.ClassUnknown, "the new box holds %d conversations with %d events after the restore, which is not what the export holds", use.Conversations, use.Events)
 		}
-		return box.Outcome{Use: &use, Notes: restored.Notes[:min(len(restored.Notes), maxNotes)]}, b.record(ctx, in.Target, exports.KindRestored, box.LedgerRestore{Ref: in.Ref, Receipt: in.Receipt})
+		out := box.Outcome{Use: &use}
+		out.Notes, out.MoreNotes = box.ToldNotes(restored.Notes, restored.MoreNotes)
+		return out, b.record(ctx, in.Target, exports.KindRestored, box.LedgerRestore{Ref: in.Ref, Receipt: in.Receipt})
 	})
 }
 
@@ -112,9 +114,6 @@ func (b *Boxes) restoreWorkspace(ctx context.Context, client *agentserver.Client
 	}
 	return restored, err
 }
-
-// maxNotes bounds what goes into a history.
-const maxNotes = 20
 
 // progress tells how much was read, now and then.
 type progress struct {

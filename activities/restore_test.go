@@ -3,9 +3,11 @@ package activities_test
 import (
 	"context"
 	"encoding/json"
+	"fmt"
 	"os"
 	"path/filepath"
 	"runtime"
+	"strings"
 	"testing"
 
 	"github.com/stretchr/testify/require"
@@ -82,6 +84,28 @@ func TestScenario80ALostBoxComesBackWithItsWork(t *testing.T) {
 	again := do(r, r.boxes.Export, activities.ExportInput{Target: target, Previous: receipt}).Receipt
 	require.Equal(t, receipt.Archive.Files, again.Archive.Files)
 	require.Zero(t, again.Archive.Missing)
+}
+
+func TestWhatIsNotToldOfARestoreIsCounted(t *testing.T) {
+	t.Parallel()
+	old := newRig(t, nil)
+	target := old.made("e1-s2")
+	project := filepath.Join(old.server.Root, "workspace/project")
+	lay(t, filepath.Join(project, "a.txt"), "one")
+	agentservertest.Git(t, project, "init", "-q", "-b", "main")
+	// Each is one that git should not be given, and a note.
+	var remotes strings.Builder
+	for i := range 130 {
+		fmt.Fprintf(&remotes, "[remote \"r%03d\"]\n\turl = ext::sh\n", i)
+	}
+	lay(t, filepath.Join(project, ".git/config"), "[core]\n\trepositoryformatversion = 0\n\tbare = false\n"+remotes.String())
+	receipt := do(old, old.boxes.Export, activities.ExportInput{Target: target}).Receipt
+	old.cloud.Vanish(name)
+	r := newRig(t, nil)
+	r.boxes.Store, r.store = old.store, old.store
+	out := do(r, r.boxes.Restore, activities.RestoreInput{Target: successor(r, receipt), Receipt: receipt})
+	require.Len(t, out.Notes, 5)
+	require.Equal(t, 125, out.MoreNotes)
 }
 
 // A worker that is killed, or told to stop, in the middle leaves an empty

@@ -73,6 +73,8 @@ type Restored struct {
 	Repositories int    `json:"repositories"`
 	// Missing is what the archive lacks of the workspace as it was.
 	Missing int64 `json:"missing,omitzero"`
-	// Notes say what is there and not as it was, at most a hundred.
-	Notes []string `json:"notes,omitzero"`
+	// Notes say what is there and not as it was, at most a hundred, and MoreNotes
+	// how many there are beside them.
+	Notes     []string `json:"notes,omitzero"`
+	MoreNotes int      `json:"more_notes,omitzero"`
 }

@@ -179,7 +179,7 @@ func (f *Facts) withFilesText() string {
 	return fmt.Sprintf(", with %d files of the workspace", a.Files)
 }
 
-func (f *Facts) applyRestored(use *Use, notes []string, now time.Time) {
+func (f *Facts) applyRestored(use *Use, notes []string, more int, now time.Time) {
 	if f.deletionDue() || f.State != StateStarting || f.Restoring == nil {
 		return // nobody gets in any more, or it was taken as it is
 	}
@@ -188,6 +188,9 @@ func (f *Facts) applyRestored(use *Use, notes []string, now time.Time) {
 	text := fmt.Sprintf("restored and read back: %d conversations, %d events%s", f.Receipt.Conversations, f.Receipt.Events, f.withFilesText())
 	if len(notes) > 0 {
 		text += "; not as it was: " + strings.Join(notes, "; ")
+	}
+	if more > 0 {
+		text += fmt.Sprintf("; and %d more", more)
 	}
 	f.wake(now, Reason{ReasonRestored, text})
 }

@@ -1,10 +1,6 @@
 package box
 
-import (
-	"fmt"
-	"slices"
-	"time"
-)
+import "time"
 
 // Outcome is what an activity answered for a step. Exactly one of Failed and
 // the field of the step is set.
@@ -17,6 +13,7 @@ type Outcome struct {
 	Capabilities *Capabilities `json:"capabilities,omitzero"` // create, adopt, suspend
 	Use          *Use          `json:"use,omitzero"`          // quiesce, scan, restore
 	Notes        []string      `json:"notes,omitzero"`        // restore: what is not as it was
+	MoreNotes    int           `json:"more_notes,omitzero"`   // restore: how many there are beside them
 	Busy         string        `json:"busy,omitzero"`         // quiesce: why it is in use after all
 	Reclaim      ReclaimReport `json:"reclaim,omitzero"`
 	Receipt      Receipt       `json:"receipt,omitzero"`
@@ -48,12 +45,7 @@ func (o *Outcome) shorten() {
 	for _, said := range []*string{&o.Observation.Evidence, &o.Busy, &o.Problem} {
 		*said = cutTo(*said, maxSaid)
 	}
-	if more := len(o.Notes) - maxTold; more > 0 {
-		o.Notes = append(slices.Clone(o.Notes[:maxTold]), fmt.Sprintf("and %d more", more))
-	}
-	for i, note := range o.Notes {
-		o.Notes[i] = cutTo(note, maxSaid)
-	}
+	o.Notes, o.MoreNotes = ToldNotes(o.Notes, o.MoreNotes)
 	if o.Failed != nil {
 		short := *o.Failed
 		short.Message = cutTo(short.Message, maxSaid)
@@ -63,6 +55,16 @@ func (o *Outcome) shorten() {
 
 // maxTold bounds the notes of a restore that are repeated.
 const maxTold = 5
+
+// ToldNotes returns the notes of a restore that people are told, and how many
+// there are beside them: of those that are given, and more that are not. What it
+// returns it leaves as it is.
+func ToldNotes(notes []string, more int) (told []string, left int) {
+	for _, note := range notes[:min(len(notes), maxTold)] {
+		told = append(told, cutTo(note, maxSaid))
+	}
+	return told, len(notes) - len(told) + max(0, more)
+}
 
 // How often a step may fail before it is skipped (where that is safe) or a
 // deletion is blocked.
@@ -154,7 +156,7 @@ func (f *Facts) Apply(step Step, out Outcome, now time.Time) {
 	case StepAdopt:
 		f.applyAdopted(out, now)
 	case StepRestore:
-		f.applyRestored(out.Use, out.Notes, now)
+		f.applyRestored(out.Use, out.Notes, out.MoreNotes, now)
 	case StepAbandon:
 		f.applyAbandoned(now)
 	case StepAdjust:

@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"reflect"
 	"slices"
+	"strings"
 	"testing"
 	"time"
 
@@ -152,6 +153,33 @@ func TestRestorePutsTheHistoryBackBeforeAnyoneGetsIn(t *testing.T) {
 	w.facts.Release("tab", w.now)
 	w.toSuspended()
 	require.Equal(t, 2, w.facts.Receipt.Epoch, "the new epoch has an export of its own")
+}
+
+func TestTheNotesOfARestoreAreCutOnce(t *testing.T) {
+	t.Parallel()
+	for name, c := range map[string]struct {
+		given, more int
+		told        string
+	}{
+		"as many as are told":              {5, 0, "; note 5"},
+		"one more":                         {6, 0, "; note 5; and 1 more"},
+		"a hundred, and some beside them":  {100, 30, "; note 5; and 125 more"},
+		"some, and some beside them":       {2, 30, "; note 2; and 30 more"},
+		"a box that counts less than none": {2, -3, "; note 2"},
+	} {
+		w := lost(t)
+		w.restore("r")
+		step := w.step(box.StepRestore)
+		out := w.outcome(step)
+		for i := range c.given {
+			out.Notes = append(out.Notes, fmt.Sprintf("note %d", i+1))
+		}
+		// As a worker passes it on.
+		out.Notes, out.MoreNotes = box.ToldNotes(out.Notes, c.more)
+		w.facts.Apply(step, out, w.now)
+		text := w.facts.StatusAt(w.now).Reason.Text
+		require.True(t, strings.HasSuffix(text, c.told), "%s: %s", name, text)
+	}
 }
 
 func TestRestoreNeedsAnExport(t *testing.T) {

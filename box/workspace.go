@@ -63,6 +63,10 @@ type ManifestRepository struct {
 	// from there to the working tree.
 	Staged   ManifestPart `json:"staged,omitzero"`
 	Unstaged ManifestPart `json:"unstaged,omitzero"`
+	// StagedLarge counts changes that are staged and in no patch, since a side of
+	// them is over 8 MiB. The tree has them as they were last; what only the index
+	// had of one is missing.
+	StagedLarge int `json:"staged_large,omitzero"`
 	// References counts those of the bundle, Rescued how many of them are ours.
 	References int `json:"references"`
 	Rescued    int `json:"rescued"`

@@ -145,6 +145,9 @@ func about(one *box.ManifestRepository, notes []string) (out []string) {
 	for _, note := range notes {
 		out = append(out, one.Path+": "+note)
 	}
+	if one.StagedLarge > 0 {
+		out = append(out, fmt.Sprintf("%s: changes of large files were staged (%d) and are not any more; the files are there", one.Path, one.StagedLarge))
+	}
 	if len(one.InProgress) > 0 {
 		out = append(out, fmt.Sprintf("%s: what was in progress (%s) is not any more; its commits are below refs/rescue/ where no branch has them", one.Path, strings.Join(one.InProgress, ", ")))
 	}

@@ -356,6 +356,19 @@ func TestScenario98WhatWasInProgressIsSaid(t *testing.T) {
 	require.Equal(t, refs(t, clone), refs(t, filepath.Join(fresh, "workspace/project")))
 }
 
+func TestLargeFilesThatWereStagedAreSaid(t *testing.T) {
+	t.Parallel()
+	root, clone := agentservertest.ClonedBox(t)
+	write(t, filepath.Join(clone, "large.bin"), "large")
+	require.NoError(t, os.Truncate(filepath.Join(clone, "large.bin"), repo.MaxPatched+1))
+	agentservertest.Git(t, clone, "add", "large.bin")
+	archive, _ := export(t, root)
+	fresh := freshBox(t)
+	notes := putBack(t, fresh, archive).Notes
+	require.Equal(t, []string{"workspace/project: changes of large files were staged (1) and are not any more; the files are there"}, notes)
+	require.Equal(t, "?? large.bin", agentservertest.Git(t, filepath.Join(fresh, "workspace/project"), "status", "--porcelain"))
+}
+
 func TestARestoreNeedsAnEmptyBox(t *testing.T) {
 	t.Parallel()
 	old, _ := agentservertest.ClonedBox(t)

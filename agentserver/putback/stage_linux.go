@@ -20,7 +20,7 @@ import (
 	"github.com/openhands/boxkeeper/workspacetar"
 )
 
-// maxNotes bounds what is said of a restore.
+// maxNotes bounds what is said of a restore; what is beside it is counted.
 const maxNotes = 100
 
 // stage writes the whole archive into the scratch directory and proves it.
@@ -66,11 +66,10 @@ func (r *restore) stage(ctx context.Context, sum string, tar io.Reader) (record,
 	if err != nil {
 		return record{}, err
 	}
-	if more := len(notes) - maxNotes; more > 0 {
-		notes = append(slices.Clip(notes[:maxNotes]), fmt.Sprintf("and %d more", more))
-	}
+	kept := min(len(notes), maxNotes)
 	return record{Shut: tree.Shut(), Restored: agentserver.Restored{
-		SHA256: sum, Entries: m.Entries, Files: m.Files, Bytes: m.Bytes, Repositories: len(m.Repositories), Missing: m.Missing, Notes: notes,
+		SHA256: sum, Entries: m.Entries, Files: m.Files, Bytes: m.Bytes, Repositories: len(m.Repositories), Missing: m.Missing,
+		Notes: notes[:kept], MoreNotes: len(notes) - kept,
 	}}, nil
 }
 

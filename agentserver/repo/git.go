@@ -74,7 +74,9 @@ type run struct {
 	args []string
 	// config are further settings, as "name=value".
 	config []string
-	stdin  io.Reader
+	// besides are paths, in git's words for such, that the answer is not about.
+	besides []string
+	stdin   io.Reader
 	// out reads the answer; what it leaves is drained. Its error wins over that
 	// of git, which may only have been told to stop.
 	out    func(io.Reader) error
@@ -86,11 +88,14 @@ const maxSaid = 4 << 10 // of what git says on failing
 // base are the settings of every run. They repeat what the stand-in's own
 // configuration says by saying nothing, for the runs without one.
 var base = []string{ //nolint:gochecknoglobals // a constant table
-	"--no-optional-locks", "--no-pager", "--literal-pathspecs",
+	"--no-optional-locks", "--no-pager", literal,
 	"-c", "core.fsmonitor=false", "-c", "core.untrackedCache=false", "-c", "core.hooksPath=/dev/null",
 	"-c", "core.commitGraph=false", "-c", "protocol.allow=never", "-c", "gc.auto=0", "-c", "maintenance.auto=false",
 	"-c", "core.quotePath=false", "-c", "advice.detachedHead=false",
 }
+
+// literal makes a path mean nothing but itself.
+const literal = "--literal-pathspecs"
 
 func (g *Git) environment(extra []string) []string {
 	return append([]string{
@@ -117,7 +122,12 @@ func (g *Git) do(ctx context.Context, what run) error {
 	for _, one := range what.config {
 		args = append(args, "-c", one)
 	}
-	cmd := exec.CommandContext(inner, g.opts.Program, append(args, what.args...)...) //nolint:gosec // the program is the operator's
+	args = append(args, what.args...)
+	if len(what.besides) > 0 {
+		args = append(slices.DeleteFunc(args, func(arg string) bool { return arg == literal }), "--", ".")
+		args = append(args, what.besides...)
+	}
+	cmd := exec.CommandContext(inner, g.opts.Program, args...) //nolint:gosec // the program is the operator's
 	cmd.Dir, cmd.Env, cmd.Stdin = what.dir, g.environment(what.env), what.stdin
 	var said bytes.Buffer
 	cmd.Stderr = &head{to: &said, left: maxSaid}
@@ -133,6 +143,7 @@ func (g *Git) do(ctx context.Context, what run) error {
 	if err := cmd.Start(); err != nil {
 		return box.Errorf(box.ClassUnknown, "%s: %w", name, err)
 	}
+	goFirst(cmd.Process.Pid)
 	most := g.opts.MaxOutput
 	if what.stream {
 		most = 1 << 62

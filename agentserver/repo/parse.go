@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"slices"
 	"strings"
 )
 
@@ -44,6 +45,9 @@ type Entry struct {
 	Staged, Unstaged bool
 	Submodule        bool
 	Path             string
+	// ids are the objects of a change: that of the last commit and that of the
+	// index, or the three of an unmerged path. Zeros stand for none.
+	ids []string
 }
 
 // parseStatus reads "status --porcelain=v2 -z" without renames.
@@ -76,6 +80,13 @@ func parseStatus(r io.Reader, fn func(Entry) error) error {
 			}
 			entry.Staged, entry.Unstaged = fields[1][0] != '.', fields[1][1] != '.'
 			entry.Submodule = fields[2][0] == 'S'
+			first := 6
+			if entry.Kind == 'u' {
+				first = 7
+			}
+			if entry.ids = fields[first:skip]; slices.ContainsFunc(entry.ids, func(id string) bool { return !isID(id) }) {
+				return fmt.Errorf("git status said %.20q, which is not understood", record)
+			}
 		}
 		return fn(entry)
 	})

@@ -111,8 +111,10 @@ func ours(t *testing.T, git *repo.Git, dir string) error {
 	note(err)
 	var sink bytes.Buffer
 	note(r.Bundle(ctx, &sink, refs))
-	note(r.Patch(ctx, &sink, true))
-	note(r.Patch(ctx, &sink, false))
+	_, err = r.Large(ctx)
+	note(err)
+	note(r.Patch(ctx, &sink, true, []string{"no-such-file"}))
+	note(r.Patch(ctx, &sink, false, nil))
 	note(r.Keep(ctx, []repo.Ref{{Name: "refs/openhands/rescue/x/1", ID: head.ID}}))
 	if r.Linked() {
 		note(r.Lock(ctx, "boxd"))
@@ -312,8 +314,8 @@ func TestPatchesBringBackWhatWasChanged(t *testing.T) {
 	r := open(t, git, dir)
 	before := snapshot(t, filepath.Join(dir, ".git"))
 	var staged, unstaged bytes.Buffer
-	require.NoError(t, r.Patch(t.Context(), &staged, true))
-	require.NoError(t, r.Patch(t.Context(), &unstaged, false))
+	require.NoError(t, r.Patch(t.Context(), &staged, true, nil))
+	require.NoError(t, r.Patch(t.Context(), &unstaged, false, nil))
 	require.Equal(t, before, snapshot(t, filepath.Join(dir, ".git")))
 
 	clone := filepath.Join(t.TempDir(), "clone")

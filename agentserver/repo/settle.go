@@ -1,6 +1,7 @@
 package repo
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -118,21 +119,30 @@ func AddWorktree(dir, home, workTree string, head Head) (record, pointer string,
 
 // ReadIndex makes the index at place, that of a commit of the repository in dir
 // and then as a patch changes it; staged may be nil. It looks at no working tree.
-// Unknown for a commit that is none: git could take it for an option.
+// With a patch that git does not take it is that of the commit. Unknown for a
+// commit that is none: git could take it for an option.
 func (g *Git) ReadIndex(ctx context.Context, dir, place, commit string, staged io.Reader) error {
 	if commit != "" && !isID(commit) {
 		return noCommit(commit)
 	}
 	env := []string{"GIT_DIR=" + dir, "GIT_INDEX_FILE=" + place}
+	start := run{dir: dir, env: env, args: []string{"read-tree", cmp.Or(commit, "--empty")}, stream: true}
 	if commit != "" {
-		if err := g.do(ctx, run{dir: dir, env: env, args: []string{"read-tree", commit}, stream: true}); err != nil {
+		if err := g.do(ctx, start); err != nil {
 			return err
 		}
 	}
 	if staged == nil {
 		return nil
 	}
-	return g.do(ctx, run{dir: dir, env: env, args: []string{"apply", "--cached", "--whitespace=nowarn"}, stdin: staged, stream: true})
+	patches := newPatches(staged)
+	for patches.next() {
+		err := g.do(ctx, run{dir: dir, env: env, args: []string{"apply", "--cached", "--whitespace=nowarn"}, stdin: patches, stream: true})
+		if err != nil {
+			return errors.Join(err, g.do(ctx, start))
+		}
+	}
+	return patches.err
 }
 
 func noCommit(id string) error {

@@ -102,8 +102,10 @@ func (r *Repository) Bundle(ctx context.Context, w io.Writer, refs []Ref) error 
 
 // Patch streams what is changed and tracked to w: between the last commit and
 // the index when staged, else between the index and the working tree. Apply the
-// staged one first, with "git apply --index".
-func (r *Repository) Patch(ctx context.Context, w io.Writer, staged bool) error {
+// staged one first, with "git apply --index". Without names files that are left
+// out, of [Repository.Large]: with a large one git takes more memory than a box may
+// have.
+func (r *Repository) Patch(ctx context.Context, w io.Writer, staged bool, without []string) error {
 	if r.workTree == "" {
 		return nil
 	}
@@ -111,8 +113,12 @@ func (r *Repository) Patch(ctx context.Context, w io.Writer, staged bool) error 
 	if staged {
 		what.args = append(what.args, "--cached")
 	}
-	// Else git would write the times that it saw into the index.
-	what.config = []string{"diff.autoRefreshIndex=false", "core.bigFileThreshold=64m"}
+	for _, name := range without {
+		what.besides = append(what.besides, ":(top,exclude,literal)"+name)
+	}
+	// Else git would write the times that it saw into the index. And the lines of a
+	// text take a hundred bytes each: a larger one is compared as bytes.
+	what.config = []string{"diff.autoRefreshIndex=false", "core.bigFileThreshold=1m"}
 	what.stream = true
 	what.out = func(answer io.Reader) error {
 		if _, err := io.Copy(w, answer); err != nil {

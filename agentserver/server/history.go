@@ -4,6 +4,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"io"
 	"io/fs"
 	"os"
 	"path"
@@ -87,20 +88,20 @@ func listIn(dir string) ([]stored, error) {
 		return nil, fmt.Errorf("open the conversations: %w", err)
 	}
 	defer root.Close()
-	entries, err := readDir(root, ".")
+	entries, err := listDir(root, ".")
 	if err != nil {
 		return nil, fmt.Errorf("list the conversations: %w", err)
 	}
 	var out []stored
 	for _, entry := range entries {
-		if !ondisk.IsID(entry.Name()) {
+		if !ondisk.IsID(entry.name) {
 			continue
 		}
 		// A link or a file under such a name is an error of look's: left out, the
 		// conversation would be missing from an export that passes for complete.
-		one, err := look(root, entry.Name())
+		one, err := look(root, entry.name)
 		if err != nil {
-			if _, gone := root.Lstat(entry.Name()); errors.Is(gone, fs.ErrNotExist) {
+			if _, gone := root.Lstat(entry.name); errors.Is(gone, fs.ErrNotExist) {
 				continue // deleted meanwhile
 			}
 			return nil, err
@@ -162,7 +163,7 @@ type event struct {
 // eventsOf lists the events of the conversation in dir, in their order. One
 // without the directory has none.
 func eventsOf(dir *os.Root) ([]event, error) {
-	entries, err := readDir(dir, "events")
+	entries, err := listDir(dir, "events")
 	if errors.Is(err, fs.ErrNotExist) {
 		return nil, nil
 	}
@@ -171,11 +172,11 @@ func eventsOf(dir *os.Root) ([]event, error) {
 	}
 	var out []event
 	for _, entry := range entries {
-		parts := eventForm.FindStringSubmatch(entry.Name())
-		if parts == nil || !entry.Type().IsRegular() {
+		parts := eventForm.FindStringSubmatch(entry.name)
+		if parts == nil || !entry.kind.IsRegular() {
 			continue
 		}
-		out = append(out, event{file: entry.Name(), id: parts[2], index: indexOf(entry.Name())})
+		out = append(out, event{file: entry.name, id: parts[2], index: indexOf(entry.name)})
 	}
 	slices.SortFunc(out, func(a, b event) int {
 		if a.index != b.index {
@@ -274,9 +275,16 @@ func openDir(parent *os.Root, name string) (*os.Root, error) {
 	return dir, nil
 }
 
-// readDir lists a directory in parent by name, without following a link in its
+// named is what a directory says of an entry, and no more: a conversation may have
+// a hundred thousand.
+type named struct {
+	name string
+	kind fs.FileMode // the type alone
+}
+
+// listDir lists a directory in parent by name, without following a link in its
 // place.
-func readDir(parent *os.Root, name string) ([]fs.DirEntry, error) {
+func listDir(parent *os.Root, name string) ([]named, error) {
 	dir, err := openDir(parent, name)
 	if err != nil {
 		return nil, err
@@ -287,7 +295,17 @@ func readDir(parent *os.Root, name string) ([]fs.DirEntry, error) {
 		return nil, err
 	}
 	defer file.Close()
-	entries, err := file.ReadDir(-1)
-	slices.SortFunc(entries, func(a, b fs.DirEntry) int { return strings.Compare(a.Name(), b.Name()) })
-	return entries, err
+	var out []named
+	for err == nil {
+		var some []fs.DirEntry
+		some, err = file.ReadDir(1_000)
+		for _, entry := range some {
+			out = append(out, named{entry.Name(), entry.Type()})
+		}
+	}
+	if errors.Is(err, io.EOF) {
+		err = nil
+	}
+	slices.SortFunc(out, func(a, b named) int { return strings.Compare(a.name, b.name) })
+	return out, err
 }

@@ -16,8 +16,6 @@ import (
 	"time"
 	"unicode/utf8"
 
-	"github.com/klauspost/compress/flate"
-
 	ondisk "github.com/openhands/boxkeeper/agentserver/storage"
 )
 
@@ -94,7 +92,7 @@ func (p *patientWriter) Write(b []byte) (int, error) {
 // packer writes one history as a zip.
 type packer struct {
 	ctx     context.Context //nolint:containedctx // one download's life
-	archive *zip.Writer
+	archive *zipStream
 	whole   bytes.Buffer
 }
 
@@ -104,21 +102,11 @@ type packer struct {
 // be read is an error. Of a history that grows meanwhile it holds the events up
 // to some moment, without a gap.
 func pack(ctx context.Context, dir *os.Root, id string, w io.Writer) error {
-	p := packer{ctx: ctx, archive: zip.NewWriter(w)}
-	var deflater *flate.Writer // one file is packed at a time
-	p.archive.RegisterCompressor(zip.Deflate, func(w io.Writer) (io.WriteCloser, error) {
-		if deflater == nil {
-			var err error
-			deflater, err = flate.NewWriter(w, flate.DefaultCompression)
-			return deflater, err
-		}
-		deflater.Reset(w)
-		return deflater, nil
-	})
+	p := packer{ctx: ctx, archive: newZipStream(w)}
 	if err := p.dir(dir, id, 0); err != nil {
 		return err
 	}
-	return p.archive.Close()
+	return p.archive.close()
 }
 
 func (p *packer) dir(dir *os.Root, name string, depth int) error {
@@ -128,26 +116,26 @@ func (p *packer) dir(dir *os.Root, name string, depth int) error {
 	if depth > maxDepth {
 		return fmt.Errorf("%s is nested too deep", name)
 	}
-	entries, err := readDir(dir, ".")
+	entries, err := listDir(dir, ".")
 	if err == nil && depth == 1 && path.Base(name) == "events" {
 		entries, err = settled(dir, entries)
 	}
 	if err != nil {
 		return err
 	}
-	if _, err := p.archive.CreateHeader(header(name+"/", fs.ModeDir|0o700, zip.Store)); err != nil {
+	if _, err := p.archive.create(header(name+"/", fs.ModeDir|0o700, zip.Store)); err != nil {
 		return err
 	}
 	for _, entry := range plainNames(entries) {
 		inner := name + "/" + entry.plain
 		switch {
-		case leftOut(entry.Name()), depth == 0 && entry.Name() == "acp":
-		case entry.IsDir():
-			if err := p.below(dir, entry.Name(), inner, depth+1); err != nil {
+		case leftOut(entry.name), depth == 0 && entry.name == "acp":
+		case entry.kind.IsDir():
+			if err := p.below(dir, entry.name, inner, depth+1); err != nil {
 				return err
 			}
-		case entry.Type().IsRegular():
-			if err := p.file(dir, entry.Name(), inner); err != nil {
+		case entry.kind.IsRegular():
+			if err := p.file(dir, entry.name, inner); err != nil {
 				return fmt.Errorf("pack %s: %w", inner, err)
 			}
 		}
@@ -170,18 +158,18 @@ func (p *packer) below(dir *os.Root, entry, inner string, depth int) error {
 // settled lists events again and returns those that are no newer than the
 // newest of the first list. A list that is made while events are written may
 // lack one and hold a later one; by the second time those are all there.
-func settled(dir *os.Root, first []fs.DirEntry) ([]fs.DirEntry, error) {
+func settled(dir *os.Root, first []named) ([]named, error) {
 	newest := -1
 	for _, entry := range first {
-		newest = max(newest, indexOf(entry.Name()))
+		newest = max(newest, indexOf(entry.name))
 	}
-	again, err := readDir(dir, ".")
-	return slices.DeleteFunc(again, func(entry fs.DirEntry) bool { return indexOf(entry.Name()) > newest }), err
+	again, err := listDir(dir, ".")
+	return slices.DeleteFunc(again, func(entry named) bool { return indexOf(entry.name) > newest }), err
 }
 
 // plainEntry is an entry with its name in a zip.
 type plainEntry struct {
-	fs.DirEntry
+	named
 	plain string
 }
 
@@ -189,22 +177,29 @@ type plainEntry struct {
 // by them. What is no text, drives a terminal or is a separator elsewhere is
 // written as %XX: a reader refuses such a name, and then one odd file would keep
 // a whole history, and its box, for ever.
-func plainNames(entries []fs.DirEntry) []plainEntry {
+func plainNames(entries []named) []plainEntry {
 	out := make([]plainEntry, len(entries))
-	taken := make(map[string]bool, len(entries))
+	var taken map[string]bool // there are many names, and seldom an odd one
 	for i, entry := range entries {
-		out[i] = plainEntry{entry, entry.Name()}
-		taken[entry.Name()] = true
+		out[i] = plainEntry{entry, plainName(entry.name)}
+		if out[i].plain != entry.name && taken == nil {
+			taken = map[string]bool{}
+		}
 	}
-	for i, entry := range out {
-		plain := plainName(entry.Name())
-		if plain == entry.Name() {
+	if taken != nil {
+		for _, entry := range entries {
+			taken[entry.name] = true
+		}
+	}
+	for i := range out {
+		one := &out[i]
+		if one.plain == one.name {
 			continue
 		}
-		for taken[plain] {
-			plain += "~"
+		for taken[one.plain] {
+			one.plain += "~"
 		}
-		out[i].plain, taken[plain] = plain, true
+		taken[one.plain] = true
 	}
 	slices.SortFunc(out, func(a, b plainEntry) int { return strings.Compare(a.plain, b.plain) })
 	return out
@@ -247,7 +242,7 @@ func (p *packer) file(dir *os.Root, entry, inner string) error {
 		return err
 	}
 	defer file.Close()
-	to, err := p.archive.CreateHeader(header(inner, 0o600, zip.Deflate))
+	to, err := p.archive.create(header(inner, 0o600, zip.Deflate))
 	if err != nil {
 		return err
 	}

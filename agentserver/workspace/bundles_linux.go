@@ -89,21 +89,8 @@ func (e *export) repository(w *Workspace, one *box.ManifestRepository, prefix st
 	if one.InProgress, err = r.InProgress(); err != nil {
 		e.missing(one.Path + ": what is in progress: " + err.Error())
 	}
-	for _, side := range []struct {
-		name   string
-		staged bool
-		to     *box.ManifestPart
-	}{{"staged.patch", true, &one.Staged}, {"unstaged.patch", false, &one.Unstaged}} {
-		part, filled, err := e.stream(prefix+side.name, func(to io.Writer) error { return r.Patch(e.ctx, to, side.staged) })
-		if err != nil {
-			return err
-		}
-		if filled != nil {
-			one.BrokenOff += min(part.Parts, 1)
-			e.missing(one.Path + ": the patch of what is not committed: " + filled.Error())
-			continue
-		}
-		*side.to = part
+	if err := e.patches(r, one, prefix); err != nil {
+		return err
 	}
 	if at, ok := bundled[r.CommonDir()]; ok {
 		one.BundleOf = at
@@ -138,6 +125,44 @@ func (e *export) repository(w *Workspace, one *box.ManifestRepository, prefix st
 		}
 	}
 	bundled[r.CommonDir()] = one.Path
+	return nil
+}
+
+// patches writes what is not committed, in two steps, without large files: as they
+// are now they are in the tree.
+func (e *export) patches(r *repo.Repository, one *box.ManifestRepository, prefix string) error {
+	large, unlisted := r.Large(e.ctx)
+	var without [2][]string
+	for _, change := range large {
+		if change.Staged {
+			one.StagedLarge++
+			without[0] = append(without[0], change.Path)
+		}
+		if change.Unstaged {
+			without[1] = append(without[1], change.Path)
+		}
+		if change.Twice {
+			e.missing(fmt.Sprintf("%s: what is staged of %q, which is over %d MiB and was changed again", one.Path, change.Path, repo.MaxPatched>>20))
+		}
+	}
+	for i, to := range []*box.ManifestPart{&one.Staged, &one.Unstaged} {
+		name := []string{"staged.patch", "unstaged.patch"}[i]
+		part, filled, err := e.stream(prefix+name, func(to io.Writer) error {
+			if unlisted != nil {
+				return unlisted
+			}
+			return r.Patch(e.ctx, to, i == 0, without[i])
+		})
+		if err != nil {
+			return err
+		}
+		if filled != nil {
+			one.BrokenOff += min(part.Parts, 1)
+			e.missing(one.Path + ": the patch of what is not committed: " + filled.Error())
+			continue
+		}
+		*to = part
+	}
 	return nil
 }
 
