@@ -65,12 +65,12 @@ func (s *session) name(ctx context.Context, id box.Identity, one snapshot) error
 		return fault(ctx, "name image "+one.name, err)
 	}
 	// Another worker may have deleted the box meanwhile: it has not seen this.
-	now, err := s.find(ctx, f.identity)
-	if err != nil || !now.nothing() {
+	now, err := s.find(ctx, id)
+	if err != nil || !now.nothing() || len(now.copies) > 0 {
 		return err
 	}
 	one.nameless = false
-	return errors.Join(box.Errorf(box.ClassConflict, "box %s was deleted while its layer was committed", f.identity.Name()), s.removeSnapshot(ctx, f.identity, one))
+	return errors.Join(box.Errorf(box.ClassConflict, "box %s was deleted while its layer was committed", id.Name()), s.removeSnapshot(ctx, id, one))
 }
 
 // rescued lists the snapshots of a box whose container is gone, after the image of its
