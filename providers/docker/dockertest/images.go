@@ -137,7 +137,7 @@ func (e *Engine) listImages(w http.ResponseWriter, r *http.Request) {
 // image stands on it. Nothing is forced.
 func (e *Engine) removeImage(w http.ResponseWriter, found *stored, name string) {
 	switch byID := found.id == name; {
-	case byID && len(found.tags) > 0: // by which of them?
+	case byID && len(found.tags) > 1: // by which of them?
 		refuse(w, http.StatusConflict, "conflict: unable to delete %.12s (must be forced) - image is referenced in one or more repositories", found.id)
 		return
 	case byID && e.below(found):
@@ -152,14 +152,18 @@ func (e *Engine) removeImage(w http.ResponseWriter, found *stored, name string) 
 		}
 	}
 	out := []image.DeleteResponse{}
-	if found.id != name {
-		found.tags = slices.DeleteFunc(found.tags, func(tag string) bool { return tag == name })
-		e.write(events.ImageEventType, events.ActionUnTag, name)
-		out = append(out, image.DeleteResponse{Untagged: name})
+	named := name
+	if found.id == name && len(found.tags) > 0 {
+		named = found.tags[0]
+	}
+	if found.id != named {
+		found.tags = slices.DeleteFunc(found.tags, func(tag string) bool { return tag == named })
+		e.write(events.ImageEventType, events.ActionUnTag, named)
+		out = append(out, image.DeleteResponse{Untagged: named})
 	}
 	if len(found.tags) == 0 && !e.below(found) {
 		e.images = slices.DeleteFunc(e.images, func(one *stored) bool { return one == found })
-		if found.id == name { // of others the ledger has the name that was taken away
+		if found.id == named { // of others the ledger has the name that was taken away
 			e.write(events.ImageEventType, events.ActionDelete, found.id)
 		}
 		out = append(out, image.DeleteResponse{Deleted: found.id})
