@@ -118,7 +118,7 @@ func TestGitTakesLittleMemory(t *testing.T) { //nolint:paralleltest // see above
 	history := 125_000 / size
 	names := 95_000 / size
 	blobs := 400 / size
-	for name, row := range map[string]struct {
+	for name, row := range map[string]struct { //nolint:paralleltest // see above
 		objects int
 		make    func() (root, clone string)
 	}{
@@ -170,7 +170,7 @@ func TestGitTakesLittleMemory(t *testing.T) { //nolint:paralleltest // see above
 			return root, clone
 		}},
 	} {
-		t.Run(name, func(t *testing.T) { //nolint:paralleltest // see above
+		t.Run(name, func(t *testing.T) {
 			root, clone := row.make()
 			w := newWorkspace(t, root)
 			git, own := watched(t, func() { require.NoError(t, w.Export(t.Context(), io.Discard)) })
