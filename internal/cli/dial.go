@@ -88,6 +88,7 @@ type session struct {
 	client    client.Client
 	address   string
 	namespace string
+	plain     bool // without TLS
 	served    bool // a worker was seen
 }
 
@@ -113,7 +114,7 @@ func (a *Shared) connect(c *cobra.Command) (*session, error) {
 
 func (a *Shared) connectWith(c *cobra.Command, o client.Options, logger *zap.Logger) (*session, error) {
 	o.Logger = telemetry.TemporalLogger(logger)
-	s := &session{Shared: a, cmd: c, address: o.HostPort, namespace: o.Namespace}
+	s := &session{Shared: a, cmd: c, address: o.HostPort, namespace: o.Namespace, plain: o.ConnectionOptions.TLS == nil}
 	ctx, cancel := context.WithTimeout(c.Context(), 2*dialWithin)
 	defer cancel()
 	var err error
@@ -132,6 +133,11 @@ func (s *session) unreachable(err error) error {
 	switch code := serviceerror.ToStatus(err).Code(); code { //nolint:exhaustive // the rest means: not reached
 	case codes.Unauthenticated, codes.PermissionDenied:
 		return box.Errorf(box.ClassUnauthorized, "Temporal at %s refused the credentials; check TEMPORAL_API_KEY or TEMPORAL_TLS_*", s.address)
+	}
+	// gRPC's words for a server that hung up on what is no handshake; one that
+	// answered in HTTP/1.1 is no Temporal.
+	if text := err.Error(); s.plain && strings.Contains(text, "error reading server preface") && !strings.Contains(text, "HTTP/1.1") {
+		return box.Errorf(box.ClassUnavailable, "Temporal cannot be reached at %s: %s; the server may want TLS: set TEMPORAL_TLS=true, and TEMPORAL_TLS_* for certificates; or name another address with --address", s.address, printable(err.Error()))
 	}
 	return box.Errorf(box.ClassUnavailable, "Temporal cannot be reached at %s: %s; start it, name another address with --address or TEMPORAL_ADDRESS, or see to TEMPORAL_TLS*", s.address, printable(err.Error()))
 }
