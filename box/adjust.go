@@ -29,7 +29,7 @@ func (f *Facts) CheckAsk(ask Ask) error {
 	}
 	for i, id := range ask.Reclaim.ConversationIDs {
 		if !conversationForm.MatchString(id) {
-			return Invalidf(fmt.Sprintf("conversation_ids[%d]", i), "is not the id of a conversation: 32 hexadecimal digits, with or without dashes")
+			return Invalidf(fmt.Sprintf("conversation_ids[%d]", i), "%q is not the id of a conversation: 32 hexadecimal digits, with or without dashes", OneLine(id, 80))
 		}
 	}
 	if err := f.checkOpen(); err != nil {

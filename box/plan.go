@@ -56,7 +56,7 @@ func Plan(policy Policy, c Capabilities) (Arrangement, error) {
 	if err != nil {
 		return Arrangement{}, err
 	}
-	out.planIdle(&p, share, c.NativeAdjust)
+	out.planIdle(&p, share, c)
 	if limit := Duration(c.MaxRun); limit > 0 {
 		if own := max(limit-p.DeadMan, limit/2); p.MaxRun.IsNever() || p.MaxRun > own {
 			p.MaxRun = own
@@ -106,10 +106,12 @@ func Plan(policy Policy, c Capabilities) (Arrangement, error) {
 
 // planIdle says who watches the idle time. A time of ours that must be shorter
 // than asked for is the policy's from then on.
-func (a *Arrangement) planIdle(p *Policy, share idlePlan, adjust Tri) {
+func (a *Arrangement) planIdle(p *Policy, share idlePlan, c Capabilities) {
 	risk := func(format string, args ...any) { a.Risks = append(a.Risks, fmt.Sprintf(format, args...)) }
 	a.Native.Idle = share.native
 	switch {
+	case p.Idle.IsNever() && p.MaxRun.IsNever() && c.MaxRun <= 0:
+		risk("idle and max_run are never: nothing but a request suspends the box")
 	case p.Idle.IsNever():
 		risk("idle is never: the box is awake until the hard maximum")
 	case share.lead == LeadProvider:
@@ -129,7 +131,7 @@ func (a *Arrangement) planIdle(p *Policy, share idlePlan, adjust Tri) {
 			risk("the provider has no idle timer: while boxkeeper is down an idle box stays awake")
 		}
 	}
-	if share.native > 0 && adjust != Yes {
+	if share.native > 0 && c.NativeAdjust != Yes {
 		risk("the provider's idle timer of %s can't be set again: work that makes no traffic there for so long is suspended, and a later policy.idle does not reach it", share.native)
 	}
 }

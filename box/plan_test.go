@@ -29,7 +29,11 @@ func TestPlanNamesTheRisks(t *testing.T) {
 		"nobody knows whether it suspends": {func(_ *box.Policy, c *box.Capabilities) {
 			c.Suspend, c.NativeIdle = box.Unknown, box.Yes
 		}, []string{"nobody has found out whether provider test can suspend"}},
-		"it is never idle":                      {func(p *box.Policy, _ *box.Capabilities) { p.Idle = box.Never }, []string{"awake until the hard maximum"}},
+		"it is never idle":                     {func(p *box.Policy, _ *box.Capabilities) { p.Idle = box.Never }, []string{"awake until the hard maximum"}},
+		"it is never idle, and has no maximum": {func(p *box.Policy, _ *box.Capabilities) { p.Idle, p.MaxRun = box.Never, box.Never }, []string{"idle and max_run are never: nothing but a request suspends the box", "keeps the box awake for ever"}},
+		"it is never idle, and the provider ends it": {func(p *box.Policy, c *box.Capabilities) {
+			p.Idle, p.MaxRun, c.MaxRun = box.Never, box.Never, box.Span(time.Hour)
+		}, []string{"awake until the hard maximum", "so max_run is 45m"}},
 		"a holder holds for ever":               {func(p *box.Policy, c *box.Capabilities) { p.MaxRun, c.NativeIdle = box.Never, box.Yes }, []string{"keeps the box awake for ever"}},
 		"no end to what it costs":               {func(p *box.Policy, c *box.Capabilities) { p.PausedTTL, c.NativeIdle = box.Never, box.Yes }, []string{"paid for without end"}},
 		"the provider is shorter":               {func(_ *box.Policy, c *box.Capabilities) { c.MaxRun, c.NativeIdle = box.Span(time.Hour), box.Yes }, []string{"ends a box after 1h, so max_run is 45m"}},

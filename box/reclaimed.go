@@ -27,7 +27,7 @@ func (f *Facts) applyReclaimed(step Step, out Outcome, now time.Time) {
 // countReclaimed adds what a pass freed to the sum. A plan that is applied again
 // answers its first report, by then perhaps with more, so that only the
 // difference is added. What statfs tells of a pass that removed nothing is the
-// work of other writers.
+// work of other writers; an older boxd tells it all the same.
 func (f *Facts) countReclaimed(r ReclaimReport) {
 	if r.DryRun || r.RemovedBytes == 0 {
 		return

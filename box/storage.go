@@ -119,7 +119,8 @@ type ReclaimReport struct {
 	// a file counts only when its last link is inside.
 	PlannedBytes int64 `json:"planned_bytes"`
 	// FreedBytes is the growth of free space by statfs around the deletion; other
-	// writers on the same filesystem make it noisy. Zero in a dry run.
+	// writers on the same filesystem make it noisy. Zero in a dry run, and when
+	// nothing was removed.
 	FreedBytes int64 `json:"freed_bytes"`
 	// RemovedBytes is what was unlinked, counted at each unlink.
 	RemovedBytes int64 `json:"removed_bytes"`

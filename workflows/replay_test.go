@@ -21,14 +21,7 @@ const leastHistories = 13
 // not replay them would break workflows that sleep now.
 func TestGoldenHistoriesReplay(t *testing.T) {
 	t.Parallel()
-	files, err := filepath.Glob(filepath.Join("testdata", "histories", "*.json"))
-	if err != nil {
-		t.Fatal(err)
-	}
-	if len(files) < leastHistories {
-		t.Fatalf("found %d golden histories, there are more", len(files))
-	}
-	for _, file := range files {
+	for _, file := range goldenFiles(t) {
 		t.Run(filepath.Base(file), func(t *testing.T) {
 			t.Parallel()
 			r := worker.NewWorkflowReplayer()

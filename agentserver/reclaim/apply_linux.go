@@ -40,7 +40,7 @@ func (r *Reclaimer) apply(ctx context.Context, id string) (box.ReclaimReport, er
 	}
 	report := plan.report()
 	report.Pending = true
-	report.FreedBytes = max(0, r.free()-plan.before)
+	report.FreedBytes = r.freed(plan.before, report.RemovedBytes)
 	return report, nil
 }
 
@@ -166,10 +166,10 @@ func (r *Reclaimer) finish(plan *record, taken []trashed) {
 	r.mu.Lock()
 	removed := plan.report().RemovedBytes
 	r.mu.Unlock()
-	freed := r.free() - plan.before
+	freed := r.freed(plan.before, removed)
 	if freed < removed {
 		r.settle()
-		freed = r.free() - plan.before
+		freed = r.freed(plan.before, removed)
 	}
 	r.mu.Lock()
 	items := slices.Clone(plan.Items)
@@ -184,7 +184,7 @@ func (r *Reclaimer) finish(plan *record, taken []trashed) {
 	}
 	plan.Items = items
 	report := plan.report()
-	report.FreedBytes, report.HeldOpenBytes = max(0, freed), heldBytes
+	report.FreedBytes, report.HeldOpenBytes = freed, heldBytes
 	plan.State, plan.Report = done, &report
 	r.mu.Unlock()
 	r.step("reporting")
@@ -210,6 +210,16 @@ func (r *Reclaimer) settle() {
 	case <-synced:
 	case <-timer.C:
 	}
+}
+
+// freed is by how much free space grew since before, in bytes, never negative.
+// When nothing was removed that growth is the work of others, and nothing was
+// freed.
+func (r *Reclaimer) freed(before, removed int64) int64 {
+	if removed == 0 {
+		return 0
+	}
+	return max(0, r.free()-before)
 }
 
 // free is what an unprivileged writer can use now, in bytes.

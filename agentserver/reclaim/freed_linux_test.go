@@ -12,6 +12,7 @@ import (
 	"github.com/stretchr/testify/require"
 	"golang.org/x/sys/unix"
 
+	"github.com/openhands/boxkeeper/agentserver/reclaim"
 	"github.com/openhands/boxkeeper/box"
 )
 
@@ -47,6 +48,26 @@ func exact(t *testing.T, root string) (plan, report box.ReclaimReport) {
 	require.False(t, plan.LowerBound)
 	require.Zero(t, report.HeldOpenBytes)
 	return plan, report
+}
+
+// TestAPassThatRemovedNothingFreedNothing: what others gave back meanwhile is not
+// its work.
+func TestAPassThatRemovedNothingFreedNothing(t *testing.T) {
+	t.Parallel()
+	root := t.TempDir()
+	place := npm(t, root, 1)
+	put(t, root, "work/others", strings.Repeat("x", 32<<20))
+	r := openWith(t, root, reclaim.WithFault(reclaim.Options{}, func(step string) {
+		if step == "deleted" {
+			_ = os.Remove(filepath.Join(root, "work/others"))
+		}
+	}))
+	plan := do(t, r, box.ReclaimRequest{DryRun: true})
+	require.NoError(t, os.Rename(filepath.Join(root, place), filepath.Join(root, "aside")))
+	report := do(t, r, box.ReclaimRequest{PlanID: plan.PlanID})
+	require.Zero(t, report.RemovedBytes, "%+v", report)
+	require.Zero(t, report.FreedBytes)
+	require.NoFileExists(t, filepath.Join(root, "work/others"))
 }
 
 func TestFreedIsWhatTheFilesystemGivesBack(t *testing.T) {

@@ -73,7 +73,7 @@ func (a *Shared) reclaimCommand() *cobra.Command {
 			case box.TierCaches, box.TierDependencies, box.TierRuntime:
 				req.Tiers = append(req.Tiers, box.Tier(tier))
 			default:
-				return box.Invalidf("tiers", "%q is not known; use caches, dependencies or runtime", printable(tier))
+				return box.Invalidf("--tier", "%q is not known; use caches, dependencies or runtime", printable(tier))
 			}
 		}
 		s, ctx, done, err := a.open(c, &ask, given[0])

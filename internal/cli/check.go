@@ -23,7 +23,6 @@ import (
 	"github.com/openhands/boxkeeper/exports"
 	"github.com/openhands/boxkeeper/internal/config"
 	"github.com/openhands/boxkeeper/internal/notices"
-	"github.com/openhands/boxkeeper/workers"
 )
 
 const (
@@ -187,7 +186,7 @@ func (s *session) checkAttributes(ctx context.Context, out *checks) {
 }
 
 func (s *session) checkPollers(ctx context.Context, cfg config.Config, out *checks) {
-	of := map[string]bool{} // installations
+	of := owners{}
 	look := func(what, queue string, kind enumspb.TaskQueueType, instance config.Provider) {
 		seen, err := s.client.DescribeTaskQueue(ctx, queue, kind)
 		switch {
@@ -201,17 +200,13 @@ func (s *session) checkPollers(ctx context.Context, cfg config.Config, out *chec
 		default:
 			out.ok(what, "%s served on %s", plural(len(seen.GetPollers()), "poller"), queue)
 		}
-		for _, poller := range seen.GetPollers() {
-			if id, ok := workers.InstallationOf(poller.GetIdentity()); ok {
-				of[id] = true
-			}
-		}
+		of.add(seen)
 	}
 	look("workers", box.TaskQueue, enumspb.TASK_QUEUE_TYPE_WORKFLOW, config.Provider{})
 	for _, p := range cfg.Providers {
 		look("workers of "+p.Name, box.ActivityQueue(p.Name), enumspb.TASK_QUEUE_TYPE_ACTIVITY, p)
 	}
-	checkOwners(cfg, slices.Sorted(maps.Keys(of)), out)
+	checkOwners(cfg, of.ids(), out)
 }
 
 // checkOwners compares the installations whose workers serve this Temporal with
@@ -223,7 +218,7 @@ func checkOwners(cfg config.Config, of []string, out *checks) {
 	switch {
 	case len(of) == 0: // no worker, or only older ones, which do not tell
 	case len(of) > 1:
-		out.fail(what, box.Errorf(box.ClassFailedPrecondition, "workers of the installations %s serve one namespace and take each other's work; give them one installation secret, or a namespace each. Temporal remembers a worker that ended for some minutes", strings.Join(of, " and ")))
+		out.fail(what, box.Errorf(box.ClassFailedPrecondition, "workers of the installations %s serve one namespace and take each other's work; %s", strings.Join(of, " and "), oneNamespace))
 	case err != nil:
 		out.ok(what, "%s; this machine has no installation key to compare it with", of[0])
 	case here.ID != of[0]:

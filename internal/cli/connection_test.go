@@ -201,6 +201,7 @@ func TestWhatKeepsAConnectionFromTemporalIsSaid(t *testing.T) {
 		{"nobody is there", []string{"TEMPORAL_ADDRESS=127.0.0.1:1"}, "connection refused"},
 		{"a key brings TLS, and the server has none", []string{"TEMPORAL_ADDRESS=" + plain.address, "TEMPORAL_API_KEY=" + temporalKey}, "does not look like a TLS handshake"},
 		{"a service that repeats the key", []string{"TEMPORAL_ADDRESS=" + repeats.address, "TEMPORAL_GRPC_META_AUTHORIZATION=Bearer " + temporalKey}, "not with"},
+		{"the server wants TLS, and we speak without", []string{"TEMPORAL_ADDRESS=" + g.address}, "the server may want TLS: set TEMPORAL_TLS=true"},
 		{"an authority that nobody trusts", []string{"TEMPORAL_ADDRESS=" + g.address, "TEMPORAL_TLS=true"}, "certificate signed by unknown authority"},
 	} {
 		t.Run(row.name, func(t *testing.T) {

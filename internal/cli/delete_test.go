@@ -217,6 +217,22 @@ func TestReclaimPlansThenTakesThePlan(t *testing.T) {
 	assert.Equal(t, 4, runWith(t, fake, "box", "reclaim", "mine").code)
 }
 
+func TestWhatIsWrongWithAReclaimIsNamedByItsFlag(t *testing.T) {
+	t.Parallel()
+	fake := newFake()
+	fake.add("mine", box.StateRunning)
+	const whose = "0f0e0d0c0b0a09080706050403020100"
+	for want, args := range map[string][]string{
+		`--tier: "all" is not known`:                                      {"--tier", "all"},
+		`--conversation: "../x" is not the id of a conversation`:          {"--conversation", whose, "--conversation", "../x"},
+		"--accept-unsaved: is for tier runtime of conversations that are": {"--accept-unsaved"},
+	} {
+		got := runWith(t, fake, append([]string{"box", "reclaim", "mine"}, args...)...)
+		assert.Equal(t, 2, got.code, got.stderr)
+		assert.Contains(t, got.stderr, "Error: "+want)
+	}
+}
+
 func TestExportAnswersItsReceipt(t *testing.T) {
 	t.Parallel()
 	fake := newFake()

@@ -103,6 +103,7 @@ type session struct {
 	client    client.Client
 	address   string
 	namespace string
+	plain     bool // without TLS
 	served    bool // a worker was seen
 }
 
@@ -128,7 +129,7 @@ func (a *Shared) connect(c *cobra.Command) (*session, error) {
 
 func (a *Shared) connectWith(c *cobra.Command, o client.Options, logger *zap.Logger) (*session, error) {
 	o.Logger = telemetry.TemporalLogger(logger)
-	s := &session{Shared: a, cmd: c, address: o.HostPort, namespace: o.Namespace}
+	s := &session{Shared: a, cmd: c, address: o.HostPort, namespace: o.Namespace, plain: o.ConnectionOptions.TLS == nil}
 	ctx, cancel := context.WithTimeout(c.Context(), 2*dialWithin)
 	defer cancel()
 	var err error
@@ -148,7 +149,13 @@ func (s *session) unreachable(err error) error {
 	case codes.Unauthenticated, codes.PermissionDenied:
 		return box.Errorf(box.ClassUnauthorized, "Temporal at %s refused the credentials; check TEMPORAL_API_KEY or TEMPORAL_TLS_*", s.address)
 	}
-	return box.Errorf(box.ClassUnavailable, "Temporal cannot be reached at %s: %s; start it, name another address with --address or TEMPORAL_ADDRESS, or see to TEMPORAL_TLS*", s.address, printable(s.masked(err).Error()))
+	why := s.masked(err).Error()
+	// gRPC's words for a server that hung up on what is no handshake; one that
+	// answered in HTTP/1.1 is no Temporal.
+	if s.plain && strings.Contains(why, "error reading server preface") && !strings.Contains(why, "HTTP/1.1") {
+		return box.Errorf(box.ClassUnavailable, "Temporal cannot be reached at %s: %s; the server may want TLS: set TEMPORAL_TLS=true, and TEMPORAL_TLS_* for certificates; or name another address with --address", s.address, printable(why))
+	}
+	return box.Errorf(box.ClassUnavailable, "Temporal cannot be reached at %s: %s; start it, name another address with --address or TEMPORAL_ADDRESS, or see to TEMPORAL_TLS*", s.address, printable(why))
 }
 
 // needWorker fails with Unavailable when nobody serves the workflows, after a

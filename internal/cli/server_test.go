@@ -329,40 +329,6 @@ func TestCheckTellsOnceOfAnInstanceThatIsOff(t *testing.T) {
 	once("with a key")
 }
 
-func TestCheckComparesTheInstallationsOfTheWorkers(t *testing.T) {
-	t.Parallel()
-	s, data := startServer(t), t.TempDir()
-	check := func() (int, string) {
-		var stdout, stderr locked
-		code := cli.Execute(t.Context(), cli.Root(program(data, s.address, &stdout, &stderr, "check")))
-		return code, stdout.String() + stderr.String()
-	}
-	code, text := check()
-	require.Equal(t, 0, code, text)
-	assert.NotContains(t, text, "installation of the workers", "a worker that does not tell is not judged")
-
-	s.identities = []string{"7@there@boxkeeper-0a1b2c3d"}
-	code, text = check()
-	require.Equal(t, 0, code, text)
-	assert.Regexp(t, `ok +installation of the workers +0a1b2c3d; this machine has no installation key`, text)
-
-	require.NoError(t, os.WriteFile(filepath.Join(data, "installation.key"), []byte(strings.Repeat("a", 64)), 0o600))
-	code, text = check()
-	require.Equal(t, 4, code, text)
-	assert.Regexp(t, `fail +installation of the workers +the workers are of installation 0a1b2c3d, this machine's key is of [0-9a-f]{8}:`, text)
-
-	own := regexp.MustCompile(`key is of ([0-9a-f]{8}):`).FindStringSubmatch(text)[1]
-	s.identities = []string{"7@there@boxkeeper-" + own}
-	code, text = check()
-	require.Equal(t, 0, code, text)
-	assert.Regexp(t, `ok +installation of the workers +`+own+`, that of this machine`, text)
-
-	s.identities = append(s.identities, "8@there@boxkeeper-0a1b2c3d")
-	code, text = check()
-	require.Equal(t, 4, code, text)
-	assert.Contains(t, text, "serve one namespace and take each other's work")
-}
-
 func TestCheckWithNoTemporalStillLooksAtTheRest(t *testing.T) {
 	t.Parallel()
 	got := runWith(t, nil, "check")

@@ -222,6 +222,9 @@ func (a *Shared) work(ctx context.Context, c *cobra.Command, cfg config.Config) 
 	if err != nil {
 		return err
 	}
+	if text := s.strangers(ctx, parts.Installation.ID); text != "" {
+		parts.Logger.Warn(text)
+	}
 	if err := set.Start(); err != nil {
 		return err
 	}

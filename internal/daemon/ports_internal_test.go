@@ -61,9 +61,15 @@ func TestTheDirectoryInUseIsSaidBeforeThePorts(t *testing.T) {
 	lock.Release()
 }
 
-func TestABarOfNothingIsFull(t *testing.T) {
+func TestABarOfNothingIsFullAndSaysWhy(t *testing.T) {
 	t.Parallel()
-	var out bytes.Buffer
-	newProgress(&out).transfer("demo", exports.Progress{Stage: exports.StageManifest})
-	assert.Equal(t, "demo export ["+strings.Repeat("#", 30)+"] 0/0 manifest\n", out.String())
+	full := "demo export [" + strings.Repeat("#", 30) + "] "
+	for want, at := range map[string]exports.Progress{
+		full + "its conversations are as they were\n": {Stage: exports.StageManifest},
+		full + "6/6 manifest\n":                       {Stage: exports.StageManifest, Done: 5, Total: 6},
+	} {
+		var out bytes.Buffer
+		newProgress(&out).transfer("demo", at)
+		assert.Equal(t, want, out.String())
+	}
 }

@@ -57,7 +57,15 @@ func (p *progress) transfer(workspace string, at exports.Progress) {
 	if at.Total > 0 {
 		filled = width * part / at.Total
 	}
-	bar := fmt.Sprintf("%s export [%s%s] %d/%d %s", workspace, strings.Repeat("#", filled), strings.Repeat(".", width-filled), part, at.Total, at.Stage)
+	state := fmt.Sprintf("%d/%d %s", part, at.Total, at.Stage)
+	switch {
+	case at.Total > 0:
+	case done:
+		state = "its conversations are as they were" // none had to be fetched
+	default:
+		state = string(at.Stage)
+	}
+	bar := fmt.Sprintf("%s export [%s%s] %s", workspace, strings.Repeat("#", filled), strings.Repeat(".", width-filled), state)
 	switch {
 	case bar == p.bar:
 	case done:
