@@ -731,7 +731,7 @@ export interface ReclaimReport {
    */
   planned_bytes: number;
   /**
-   * freed_bytes is the growth of free space by statfs around the deletion; other writers on the same filesystem make it noisy. Zero in a dry run.
+   * freed_bytes is the growth of free space by statfs around the deletion; other writers on the same filesystem make it noisy. Zero in a dry run, and when nothing was removed.
    */
   freed_bytes: number;
   /**
