@@ -136,6 +136,7 @@ func FuzzIndex(f *testing.F) {
 	f.Add(line(indexDirectory{Version: 1, Chunks: 1, Bytes: 5, Pieces: []piece{{Kind: pieceChunks, Bytes: 9, SHA256: sum, Lines: 1}}}), line(chunkLine{Chunk: sum, Bytes: 5, Stored: 3}), 1, int64(5), int64(10))
 	f.Add(line(indexDirectory{Version: 1, Pieces: []piece{{Kind: pieceFiles, Bytes: 9, SHA256: sum, Lines: 1, First: "files/a"}}}), line(workspacetar.Entry{ManifestEntry: box.ManifestEntry{Name: "files/a", Type: "file", Bytes: 5}}), 0, int64(5), int64(10))
 	f.Add([]byte("{}"), []byte("{}\n"), 0, int64(0), int64(0))
+	f.Add([]byte("0"), []byte(`{"nAme":"0"}`+"\n"), 0, int64(-49), int64(10))
 	f.Fuzz(func(t *testing.T, directory, text []byte, chunks int, tarBytes, indexBytes int64) {
 		a := WorkspaceArchive{Chunks: chunks, Bytes: tarBytes, Index: WorkspaceIndex{Bytes: indexBytes, DirectoryBytes: 1}}
 		d, err := decodeDirectory(directory, a)
@@ -155,7 +156,7 @@ func FuzzIndex(f *testing.F) {
 				t.Errorf("%d chunks of %d lines", len(list), p.Lines)
 			}
 			n, last := 0, ""
-			err := decodeEntries(text, p, max(tarBytes, 0), func(e workspacetar.Entry) bool {
+			err := decodeEntries(text, p, tarBytes, func(e workspacetar.Entry) bool {
 				if n++; !workspacetar.Whole(e.Name) || e.Offset < 0 || e.Bytes < 0 || e.Offset+e.Bytes > tarBytes {
 					t.Errorf("took %+v of a tar of %d", e, tarBytes)
 				}
