@@ -37,11 +37,11 @@ func (d *Driver) erase(ctx context.Context, s *session, id box.Identity, ref box
 	if err != nil {
 		return box.Observation{}, err
 	}
-	ours, err := s.kept(ctx, id)
+	ours, left, err := s.kept(ctx, id)
 	if err != nil {
 		return box.Observation{}, err
 	}
-	if f.nothing() && len(ours) == 0 {
+	if f.nothing() && len(ours)+len(left) == 0 {
 		return gone, d.still(ctx, s.print)
 	}
 	mark := deletingVolume(ref.Name)
@@ -55,14 +55,14 @@ func (d *Driver) erase(ctx context.Context, s *session, id box.Identity, ref box
 			return box.Observation{}, err
 		}
 	}
-	if err := s.removeImages(ctx, id, ours, &gone); err != nil {
+	if err := s.removeImages(ctx, id, append(ours, left...), &gone); err != nil {
 		return box.Observation{}, err
 	}
 	// Once more: one whose name somebody gave to another image has none now.
-	if ours, err = s.nameless(ctx, id); err != nil {
+	if left, err = s.nameless(ctx, id); err != nil {
 		return box.Observation{}, err
 	}
-	if err := s.removeImages(ctx, id, ours, &gone); err != nil {
+	if err := s.removeImages(ctx, id, left, &gone); err != nil {
 		return box.Observation{}, err
 	}
 	for _, v := range f.volumes {
@@ -79,10 +79,10 @@ func (d *Driver) erase(ctx context.Context, s *session, id box.Identity, ref box
 	if f, err = s.find(ctx, id); err != nil {
 		return box.Observation{}, err
 	}
-	if ours, err = s.kept(ctx, id); err != nil {
+	if ours, left, err = s.kept(ctx, id); err != nil {
 		return box.Observation{}, err
 	}
-	if !f.nothing() || len(ours) > 0 {
+	if !f.nothing() || len(ours)+len(left) > 0 {
 		return box.Observation{}, box.Errorf(box.ClassUnavailable, "box %s is not gone yet; delete it again", ref.Name)
 	}
 	return gone, d.still(ctx, s.print)
@@ -100,16 +100,6 @@ func (s *session) removeImages(ctx context.Context, id box.Identity, all []snaps
 		}
 	}
 	return nil
-}
-
-// kept lists all images of a box that are ours, those without a name last.
-func (s *session) kept(ctx context.Context, id box.Identity) ([]snapshot, error) {
-	ours, err := s.snapshots(ctx, id)
-	if err != nil {
-		return nil, err
-	}
-	left, err := s.nameless(ctx, id)
-	return append(ours, left...), err
 }
 
 func (s *session) removeVolume(ctx context.Context, name, of string) error {

@@ -77,11 +77,7 @@ func (s *session) name(ctx context.Context, id box.Identity, one snapshot) error
 // last run has its name: where a commit outlived its caller, and somebody removed the
 // container before the next try, that is all that is left of the layer.
 func (s *session) rescued(ctx context.Context, id box.Identity) ([]snapshot, error) {
-	ours, err := s.snapshots(ctx, id)
-	if err != nil {
-		return nil, err
-	}
-	left, err := s.nameless(ctx, id)
+	ours, left, err := s.kept(ctx, id)
 	if err != nil || len(left) == 0 || len(ours) > 0 && !left[0].ended.After(ours[0].ended) {
 		return ours, err
 	}
@@ -109,11 +105,17 @@ func (s *session) leftOf(ctx context.Context, id box.Identity, ended time.Time) 
 // last run first. Images that others commit from what is ours inherit its labels, and
 // have another comment.
 func (s *session) nameless(ctx context.Context, id box.Identity) ([]snapshot, error) {
+	_, left, err := s.kept(ctx, id)
+	return left, err
+}
+
+// kept lists all images of a box that are ours: its snapshots as snapshots does, and
+// those without a name as nameless does.
+func (s *session) kept(ctx context.Context, id box.Identity) (ours, left []snapshot, err error) {
 	images, err := s.images(ctx, id)
 	if err != nil {
-		return nil, err
+		return nil, nil, err
 	}
-	var out []snapshot
 	for _, one := range images {
 		found, ok := snapshotOf(id, one.Labels[labelSnapshot])
 		if !ok || hasName(one.RepoTags) || !is(one.Labels, id, roleSnapshot) {
@@ -122,14 +124,14 @@ func (s *session) nameless(ctx context.Context, id box.Identity) ([]snapshot, er
 		switch there, err := s.look(ctx, one.ID); {
 		case absent(ctx, err):
 		case err != nil:
-			return nil, fault(ctx, "read image "+one.ID, err)
+			return nil, nil, fault(ctx, "read image "+one.ID, err)
 		case there.Comment == snapshotNote && !hasName(there.RepoTags):
 			found.id, found.nameless = one.ID, true
-			out = append(out, found)
+			left = append(left, found)
 		}
 	}
-	slices.SortStableFunc(out, func(a, b snapshot) int { return b.ended.Compare(a.ended) })
-	return out, nil
+	slices.SortStableFunc(left, func(a, b snapshot) int { return b.ended.Compare(a.ended) })
+	return snapshotsIn(images, id), left, nil
 }
 
 // hasName reports whether an image has a name. Lists of engines before API 1.43 give

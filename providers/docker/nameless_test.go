@@ -65,11 +65,11 @@ func TestABoxThatIsDeletedWhileItIsCommitted(t *testing.T) {
 	require.Empty(t, p.left(t, ref))
 }
 
-// outlived is a box that was deleted while the engine still commits its layer, for a
-// worker that died.
-func outlived(t *testing.T) (p *place, d *docker.Driver, commits func()) {
+// committing is a box whose worker died in a suspend, while the engine commits its
+// layer until commits is called.
+func committing(t *testing.T) (p *place, d *docker.Driver, ref box.Ref, commits func()) {
 	t.Helper()
-	p, d, ref := snapshotting(t, docker.SuspendStop)
+	p, d, ref = snapshotting(t, docker.SuspendStop)
 	p.install(ref, "a tool")
 	commits = p.fake.HoldCommits()
 	ctx, cancel := context.WithCancel(t.Context())
@@ -78,6 +78,14 @@ func outlived(t *testing.T) (p *place, d *docker.Driver, commits func()) {
 	p.until(t, "POST /commit")
 	cancel()
 	wantClass(t, <-done, box.ClassCanceled)
+	return p, d, ref, commits
+}
+
+// outlived is a box that was deleted while the engine still commits its layer, for a
+// worker that died.
+func outlived(t *testing.T) (p *place, d *docker.Driver, commits func()) {
+	t.Helper()
+	p, d, ref, commits := committing(t)
 	seen, err := d.Delete(t.Context(), ref)
 	require.NoError(t, err)
 	require.Equal(t, box.PhaseGone, seen.Phase)

@@ -86,6 +86,6 @@ func (s *session) hollow(ctx context.Context, f *found) bool {
 	short, cancel := context.WithTimeout(ctx, quick)
 	defer cancel()
 	holds, ok := s.holds(short, f.data.Name)
-	ours, err := s.kept(ctx, f.identity)
-	return ok && holds == 0 && err == nil && len(ours) == 0
+	ours, left, err := s.kept(ctx, f.identity)
+	return ok && holds == 0 && err == nil && len(ours)+len(left) == 0
 }

@@ -57,10 +57,11 @@ func snapshotOf(id box.Identity, name string) (snapshot, bool) {
 // snapshots lists those of a box, that of the last run first.
 func (s *session) snapshots(ctx context.Context, id box.Identity) ([]snapshot, error) {
 	images, err := s.images(ctx, id)
-	if err != nil {
-		return nil, err
-	}
-	var out []snapshot
+	return snapshotsIn(images, id), err
+}
+
+// snapshotsIn picks the snapshots of a box out of a list of images.
+func snapshotsIn(images []imagetypes.Summary, id box.Identity) (out []snapshot) {
 	for _, one := range images {
 		for _, name := range one.RepoTags {
 			if found, ok := snapshotOf(id, name); ok && is(one.Labels, id, roleSnapshot) {
@@ -70,7 +71,7 @@ func (s *session) snapshots(ctx context.Context, id box.Identity) ([]snapshot, e
 		}
 	}
 	slices.SortFunc(out, func(a, b snapshot) int { return cmp.Or(b.ended.Compare(a.ended), strings.Compare(b.name, a.name)) })
-	return out, nil
+	return out
 }
 
 // images lists those with the labels of a box, or with an installation alone of all.

@@ -1,7 +1,6 @@
 package docker_test
 
 import (
-	"context"
 	"slices"
 	"strings"
 	"testing"
@@ -19,15 +18,7 @@ import (
 // the image is whole and has no name.
 func unnamed(t *testing.T) (*place, *docker.Driver, box.Ref) {
 	t.Helper()
-	p, d, ref := snapshotting(t, docker.SuspendStop)
-	p.install(ref, "a tool")
-	commits := p.fake.HoldCommits()
-	ctx, cancel := context.WithCancel(t.Context())
-	done := make(chan error, 1)
-	go func() { _, err := d.Suspend(ctx, ref); done <- err }()
-	p.until(t, "POST /commit")
-	cancel()
-	wantClass(t, <-done, box.ClassCanceled)
+	p, d, ref, commits := committing(t)
 	commits()
 	await(t, "the commit ended", func() bool { return len(p.images(t)) == 1 })
 	require.NotContains(t, p.images(t)[0], ":snapshot-")
