@@ -26,7 +26,7 @@ type Abandonment struct {
 func (l LedgerAbandonment) LeavesBox() string {
 	switch {
 	case l.Abandonment.Unmade:
-		return "no worker ever took a step of it, so there is no box"
+		return neverMade
 	case l.Ref.IsZero():
 		return "if it has a box, that may still exist and cost money"
 	}

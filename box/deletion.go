@@ -65,7 +65,7 @@ func (f *Facts) RequestDelete(r RequestDeleteAsk, now time.Time) Loss {
 	switch {
 	case loss.Covered:
 	case f.unmade():
-		loss.NotExported = append(loss.NotExported, "nothing that anyone did: no worker ever took a step of it, so there is no box")
+		loss.NotExported = append(loss.NotExported, "nothing that anyone did: "+neverMade)
 	case f.NeverReady() && f.Ref.IsZero():
 		loss.NotExported = append(loss.NotExported, "nothing that anyone did: no box of it is known; what there is of one by then is looked for and destroyed")
 	case f.NeverReady():

@@ -19,11 +19,14 @@ func (f *Facts) unmade() bool {
 		f.Adopt == nil && !f.Rebuilt && !f.CreateUnclear
 }
 
+// neverMade says so, for the middle of a sentence.
+const neverMade = "no worker ever took a step of it, so there is no box"
+
 // closeUnmade ends what was never made, by the export store alone.
 func (f *Facts) closeUnmade() Step {
 	return f.onHold(Step{
 		Kind: StepDelete, Purpose: PurposeDelete, AnyWorker: true,
-		Reason: Reason{ReasonConfirmed, "no worker ever took a step of it, so there is no box"}, StoppedBy: "nobody: there is nothing to destroy",
+		Reason: Reason{ReasonConfirmed, neverMade}, StoppedBy: "nobody: there is nothing to destroy",
 	})
 }
 
