@@ -193,9 +193,11 @@ func (s *session) checkPollers(ctx context.Context, cfg config.Config, out *chec
 		case err != nil:
 			out.fail(what, s.engineError("look at task queue "+queue, err))
 			return
-		case len(seen.GetPollers()) == 0 && offHere(cfg, instance) != nil:
-			out.off(instance.Name, offHere(cfg, instance), "; no worker elsewhere serves it either (task queue "+queue+")")
 		case len(seen.GetPollers()) == 0:
+			if why := offHere(cfg, instance); why != nil {
+				out.off(instance.Name, why, "; no worker elsewhere serves it either (task queue "+queue+")")
+				break
+			}
 			out.warn(what, "no worker serves the task queue %s; start one with \"%s worker\"", queue, s.root.Name())
 		default:
 			out.ok(what, "%s served on %s", plural(len(seen.GetPollers()), "poller"), queue)

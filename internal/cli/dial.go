@@ -54,6 +54,13 @@ func (a *Shared) temporalSecrets() []box.Secret {
 	return secrets
 }
 
+// temporalRedactor masks what lets us in at Temporal.
+func (a *Shared) temporalRedactor() *telemetry.Redactor {
+	redactor := &telemetry.Redactor{}
+	redactor.Add(a.temporalSecrets()...)
+	return redactor
+}
+
 // masked is an error of Temporal's without the keys that it may repeat.
 type masked struct {
 	error
@@ -64,9 +71,7 @@ func (m masked) Error() string { return m.words }
 func (m masked) Unwrap() error { return m.error }
 
 func (a *Shared) masked(err error) error {
-	redactor := &telemetry.Redactor{}
-	redactor.Add(a.temporalSecrets()...)
-	return masked{err, redactor.Redact(err.Error())}
+	return masked{err, a.temporalRedactor().Redact(err.Error())}
 }
 
 // ClientOptions returns how to reach Temporal: Temporal's own configuration
@@ -118,9 +123,7 @@ func (a *Shared) connect(c *cobra.Command) (*session, error) {
 	if text, ok := a.env.lookup("BOXKEEPER_LOG_LEVEL"); ok && text == "debug" {
 		level = text
 	}
-	redactor := &telemetry.Redactor{}
-	redactor.Add(a.temporalSecrets()...)
-	logger, err := telemetry.NewLogger(c.ErrOrStderr(), telemetry.LogOptions{Level: level, Redactor: redactor})
+	logger, err := telemetry.NewLogger(c.ErrOrStderr(), telemetry.LogOptions{Level: level, Redactor: a.temporalRedactor()})
 	if err != nil {
 		return nil, err
 	}

@@ -97,16 +97,17 @@ func offHere(cfg config.Config, p config.Provider) error {
 
 // checkSettings refuses the settings of an instance as the start of a worker
 // does, and asks its provider nothing. Credentials that this machine does not
-// have are not missed: the instance is off then.
-func checkSettings(cfg config.Config, p config.Provider) error {
+// have are not missed: off says that the instance is off then, as offHere does.
+func checkSettings(cfg config.Config, p config.Provider) (off, err error) {
 	settings, err := settingsOf(cfg, p, zap.NewNop(), &telemetry.Redactor{})
 	if box.ClassOf(err) == box.ClassNotFound {
+		off = err
 		settings, err = rowSettings(p)
 	}
 	if err != nil {
-		return err
+		return off, err
 	}
-	return all.Check(p.Name, p.Driver, settings)
+	return off, all.Check(p.Name, p.Driver, settings)
 }
 
 // capabilities returns the row of a configured instance, and an empty one, of

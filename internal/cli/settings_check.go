@@ -40,13 +40,13 @@ func checkStart(ctx context.Context, cfg config.Config) (notes []string, err err
 				return nil, err
 			}
 		}
-		if err := checkSettings(cfg, p); box.ClassOf(err) == box.ClassInvalid {
+		switch off, err := checkSettings(cfg, p); {
+		case box.ClassOf(err) == box.ClassInvalid:
 			return nil, err // names the setting by itself
-		} else if err != nil {
+		case err != nil:
 			return nil, box.Invalidf("providers."+p.Name, "%v", err)
-		}
-		if why := offHere(cfg, p); why != nil {
-			notes = append(notes, "provider "+p.Name+" is off: "+why.Error())
+		case off != nil:
+			notes = append(notes, "provider "+p.Name+" is off: "+off.Error())
 		}
 	}
 	return append(notes, ProgramProblems(cfg)...), nil

@@ -53,7 +53,8 @@ func TestFilesOfToolsConfigureInstances(t *testing.T) {
 		opened, off, err := openProviders(cfg, here, logger, redactor)
 		require.NoError(t, err)
 		for _, p := range cfg.Providers {
-			require.NoError(t, checkSettings(cfg, p), "the command config goes on without them, too")
+			_, err := checkSettings(cfg, p)
+			require.NoError(t, err, "the command config goes on without them, too")
 		}
 		logger.Info("it says hunter2-of-a-team")
 		return instanceNames(opened), off, out.String()
@@ -83,7 +84,7 @@ func TestAFarEngineOfAContextIsNamed(t *testing.T) {
 	t.Parallel()
 	cfg := configured(t, "[providers.engine]\ndriver = \"docker\"\n", map[string]string{"HOME": toolHome(t, "tcp://10.0.0.7:2375", "")})
 	p, _ := cfg.Provider("engine")
-	err := checkSettings(cfg, p)
+	_, err := checkSettings(cfg, p)
 	assert.Equal(t, box.ClassInvalid, box.ClassOf(err))
 	require.ErrorContains(t, err, "providers.engine.publish_on")
 	assert.ErrorContains(t, err, "10.0.0.7", "whose address is far is said")

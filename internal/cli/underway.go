@@ -1,6 +1,7 @@
 package cli
 
 import (
+	"slices"
 	"strings"
 	"time"
 
@@ -35,12 +36,11 @@ func (a *Shared) underWay(step *workflowpb.PendingActivityInfo, provider string)
 	if !began.IsValid() || a.env.Now().Sub(began.AsTime()) < silentFor {
 		return ""
 	}
-	for _, name := range []string{"Create", "Adopt", "Observe", "Suspend", "Resume", "Deepen", "Delete"} {
-		if step.GetActivityType().GetName() == name {
-			return strings.ToLower(name) + " is under way since " + a.moment(began.AsTime()) + " and has not answered" + a.where(provider)
-		}
+	name := step.GetActivityType().GetName()
+	if !slices.Contains([]string{"Create", "Adopt", "Observe", "Suspend", "Resume", "Deepen", "Delete"}, name) {
+		return ""
 	}
-	return ""
+	return strings.ToLower(name) + " is under way since " + a.moment(began.AsTime()) + " and has not answered" + a.where(provider)
 }
 
 // where says at which address this machine's configuration has an instance. The
